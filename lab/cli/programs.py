@@ -13,6 +13,7 @@ from lab.compile.other_process import Call, ProcessEnded, Stage, other_process
 from lab.compile.script import chosen, followed, is_script, note
 from lab.core.known import known
 from lab.core.note import Note, NoteKind
+from lab.core.room import Room
 from lab.diagnosis.program import Program
 from lab.meshes.axes import Axes, TypedAxes
 from lab.meshes.backends import make_mesh, prepare, target_devices
@@ -106,7 +107,7 @@ def _of_builder(
     devices = target_devices(target)
     # No array can be put on devices that only compile.
     only_compile = target.platform in (Platform.GPU, Platform.TPU)
-    with shapes_only.follow(devices) if only_compile else nullcontext():
+    with shapes_only.follow(devices, _usable_bytes(target)) if only_compile else nullcontext():
         with stage(f"building {source}"):
             build = sources.builder(source)
             axes = given or TypedAxes(Axes.of({"devices": len(devices)}))
@@ -122,10 +123,16 @@ def _of_builder(
 def _of_script(stage: Stage, source: str, script: Script, target: Target, of: Callable[[Program], T]) -> list[T]:
     prepare([target])
     with stage(f"following {source}"):
-        found = followed(source, script.arguments, target_devices(target), script.most_calls)
-    shown = chosen(source, found.calls, script.functions)
+        devices = target_devices(target)
+        found = followed(source, script.arguments, devices, _usable_bytes(target), script.most_calls)
+    shown = chosen(source, found, script.functions)
     said = note(found, shown)
     return [_called(stage, f"{source}:{each.name}", each, said, target, of) for each in shown]
+
+
+def _usable_bytes(target: Target) -> int | None:
+    room = Room.of(target)
+    return room.usable_bytes if room else None
 
 
 def _called(stage: Stage, name: str, called: Called, said: str, target: Target, of: Callable[[Program], T]) -> T:

@@ -100,11 +100,14 @@ def read_program(
     """
     import jax
 
+    from lab.compile import shapes_only
+
     # Group ids count positions of the mesh that the arguments lie on, whatever mesh was offered.
     own = _mesh(jax.tree.leaves(args))
     mesh = own or mesh
     remarks: list[Remark] = []
-    compiled = _compiled(program, args, mesh, remarks, stage, source, until_dumped)
+    with shapes_only.callbacks_compile():
+        compiled = _compiled(program, args, mesh, remarks, stage, source, until_dumped)
     with stage("reading"):
         return _read(compiled, args, mesh, target, tuple(remarks), source)
 
@@ -231,10 +234,10 @@ def _compiled_again(lowered: Any) -> tuple[LiveBuffer, ...]:
     """The temporaries of the fullest moment; none where XLA dumps no buffers: a diagnosis does without them."""
     import jax
 
-    from lab.compile import xla_dump
+    from lab.compile import shapes_only, xla_dump
 
     try:
-        with heard([]):
+        with heard([]), shapes_only.callbacks_compile():
             return xla_dump.held_at_peak(lowered)
     except (StopIteration, ValueError, jax.errors.JaxRuntimeError):
         return ()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import runpy
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,10 +26,12 @@ class Followed:
     Attributes:
       calls: the different ones, in their order.
       ended: why it was followed no further; empty where it ran to its end.
+      asks_value: it was left where it asks for the value of an array.
     """
 
     calls: tuple[Called, ...]
     ended: str
+    asks_value: bool = False
 
 
 class _Enough(BaseException):
@@ -39,10 +43,13 @@ def is_script(source: str) -> bool:
     return source.endswith(".py")
 
 
-def followed(script: str, arguments: Sequence[str], devices: Sequence[Any], most_calls: int) -> Followed:
+def followed(
+    script: str, arguments: Sequence[str], devices: Sequence[Any], usable_bytes: int | None, most_calls: int
+) -> Followed:
     """Runs a script as Python does, on these devices and with arrays that have no values.
 
     Args:
+      usable_bytes: what JAX takes of the memory of each device; None on CPUs.
       most_calls: on several devices, after which it is left.
     Raises:
       UsageError: there is no such file; it raises; or it calls no function of its own on several devices, or asks for
@@ -60,9 +67,9 @@ def followed(script: str, arguments: Sequence[str], devices: Sequence[Any], most
         if made > most_calls:
             raise _Enough
 
-    sys.argv, ended = [script, *arguments], ""
+    sys.argv, ended, asks_value = [script, *arguments], "", False
     sys.path.insert(0, str(Path(script).parent.resolve()))
-    with shapes_only.follow(devices, called) as calls:
+    with _threads_end_silently(), shapes_only.follow(devices, usable_bytes, called) as calls:
         try:
             with sources.users_code(script):
                 runpy.run_path(script, run_name="__main__")
@@ -71,24 +78,43 @@ def followed(script: str, arguments: Sequence[str], devices: Sequence[Any], most
         except UsageError as failure:
             cause, steps = failure.__cause__, min(made, most_calls)
             if isinstance(cause, sources.ValueNeeded):
-                ended = str(failure)
+                ended, asks_value = str(failure), True
             elif not (isinstance(cause, SystemExit) and not cause.code):
                 if steps:
                     failure.args = (f"{failure}; --calls {steps} shows what it called on several devices before",)
                 raise
     if not any(call.is_own for call in calls):
         raise UsageError(_nothing(script, ended))
-    return Followed(tuple(calls), ended)
+    return Followed(tuple(calls), ended, asks_value)
 
 
-def chosen(script: str, calls: Sequence[Called], names: Sequence[str]) -> list[Called]:
+@contextmanager
+def _threads_end_silently() -> Iterator[None]:
+    """Threads of a script that ask for a value, and those that go on after it ended, when JAX has its devices no
+    more."""
+    shown = threading.excepthook
+    threading.excepthook = lambda end: None if issubclass(end.exc_type, sources.ValueNeeded) else shown(end)
+    try:
+        yield
+    finally:
+        threading.excepthook = lambda _: None
+
+
+def chosen(script: str, found: Followed, names: Sequence[str]) -> list[Called]:
     """The functions of these names, once for each set of shapes and shardings; by default the one that computes most.
 
     Raises:
-      UsageError: a name that was not called on several devices.
+      UsageError: a name that was not called on several devices; or the script asks for a value before its step.
     """
+    calls = found.calls
     if not names:
         own = [call for call in calls if call.is_own]
+        if found.asks_value and all(call.only_makes_arrays for call in own):
+            made = ", ".join(dict.fromkeys(f"{call.name} ({call.place})" for call in own))
+            raise UsageError(
+                f"{script} was followed until {found.ended}; before it no step was called, and only what makes arrays: "
+                f"{made}; ask after the first step, or write build(mesh) and give file.py:build"
+            )
         most = max(call.work for call in own)
         return [call for call in own if call.work == most][-1:]
     known = list(dict.fromkeys(call.name for call in calls))

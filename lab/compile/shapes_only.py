@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import jax
 import numpy as np
-from jax._src import array, basearray, core, dispatch, dtypes, pjit, stages, xla_bridge
+from jax._src import array, basearray, compiler, core, dispatch, dtypes, pjit, stages, xla_bridge
 from jax._src import mesh as mesh_contexts
 from jax._src.interpreters import mlir, pxla
 from jax._src.numpy import array_methods
@@ -26,11 +26,14 @@ from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
 from lab.compile import sources
 from lab.diagnosis.remarks import Remark, heard
+from lab.meshes.platforms import Platform
 
 COMPUTED_BYTES = 2**16
 """The most that a result may have to be computed all the same: keys, counters and schedules stay values."""
 STARTED = ("jax_num_cpu_devices", "jax_platforms", "jax_platform_name", "jax_cuda_visible_devices")
 """Options that name the devices; they are chosen already."""
+MEMORY_STATS = dict.fromkeys(("bytes_in_use", "peak_bytes_in_use", "largest_alloc_size", "num_allocs"), 0)
+"""Of devices on which nothing is allocated."""
 
 
 LOWER = stages.Traced.lower
@@ -150,9 +153,9 @@ class Called:
     """A function over several devices that a program called.
 
     Attributes:
-      name: of the function.
+      name: of the function; what `jax.pmap` makes is `pmap`.
       place: the line that called it, of the program's own: `train.py:36`.
-      args: the flat arguments, as shapes with shardings.
+      args: the flat arguments, as shapes with the shardings that it takes them in.
       work: multiplications of its products, and entries of all other arrays that it computes.
       is_own: of the program, and not an operation of JAX's own, as `jnp.isnan` is.
       remarks: of the compiler, once it is compiled.
@@ -167,13 +170,20 @@ class Called:
     remarks: list[Remark] = field(default_factory=list, repr=False)
 
     @property
+    def only_makes_arrays(self) -> bool:
+        """Whether it takes none that are split and multiplies none: an initialiser, and no step."""
+        takes = any(_is_wide(shape.sharding) for shape in self.args)
+        return not takes and not _PRODUCTS & set(_primitives(self.traced.jaxpr.jaxpr))
+
+    @property
     def program(self) -> jax.stages.Compiled | jax.stages.Lowered:
         """Compiled where the program had to know where its results lie."""
         return self._compiled if "_compiled" in vars(self) else self._lowered
 
     @cached_property
     def _lowered(self) -> jax.stages.Lowered:
-        lowered: jax.stages.Lowered = LOWER(self.traced)
+        with callbacks_compile():
+            lowered: jax.stages.Lowered = LOWER(self.traced)
         return lowered
 
     @cached_property
@@ -188,10 +198,13 @@ class Called:
 
 
 @contextmanager
-def follow(devices: Sequence[Any], called: Callable[[Called], None] = lambda _: None) -> Iterator[ValuesView[Called]]:
+def follow(
+    devices: Sequence[Any], usable_bytes: int | None = None, called: Callable[[Called], None] = lambda _: None
+) -> Iterator[ValuesView[Called]]:
     """Inside, JAX has these devices, and computes shapes alone.
 
     Args:
+      usable_bytes: what JAX takes of the memory of each; None on CPUs.
       called: what to do with a call; it may raise.
     Yields:
       The different calls so far, in their order.
@@ -220,6 +233,7 @@ def follow(devices: Sequence[Any], called: Callable[[Called], None] = lambda _: 
 
     update: Any = jax.config.update
     with ExitStack() as stack:
+        stack.enter_context(callbacks_compile())
         jax.config.update("jax_default_device", host)
         stack.callback(update, "jax_default_device", before)
         replaced = partial(_replaced, stack)
@@ -233,10 +247,37 @@ def follow(devices: Sequence[Any], called: Callable[[Called], None] = lambda _: 
         replaced(array, jax, make_array_from_callback=_called_back, make_array_from_single_device_arrays=_joined)
         replaced(jax, xla_bridge, **_of_devices(devices))
         replaced(jax, default_backend=lambda: devices[0].platform)
+        if usable_bytes is not None:
+            replaced(type(devices[0]), memory_stats=lambda _: MEMORY_STATS | {"bytes_limit": usable_bytes})
         replaced(jax.distributed, initialize=lambda *_, **__: None)
         replaced(jax.config, update=lambda name, value: None if name in STARTED else update(name, value))
         core.trace_ctx.set_trace(following)
         yield following.by_program.values()
+
+
+@contextmanager
+def callbacks_compile() -> Iterator[None]:
+    """Inside, programs that call back to the host, as `jax.debug.print` does, also compile for GPUs that only compile:
+    JAX knows the platform of GPUs that it has alone, and their compiler takes no function to call."""
+    known, compile_for = xla_bridge.canonicalize_platform, compiler.backend_compile_and_load
+
+    def canonical(platform: str) -> str:
+        try:
+            return known(platform)
+        except RuntimeError:
+            if platform != Platform.GPU:
+                raise
+            return "cuda"
+
+    def without_functions(backend: Any, *args: Any) -> Any:
+        *rest, functions = args
+        only_compiles = backend.platform == Platform.GPU and type(backend).__name__.startswith("CompileOnly")
+        return compile_for(backend, *rest, [] if only_compiles else functions)
+
+    with ExitStack() as stack:
+        _replaced(stack, xla_bridge, canonicalize_platform=canonical)
+        _replaced(stack, compiler, backend_compile_and_load=without_functions)
+        yield
 
 
 def _replaced(stack: ExitStack, *owners: Any, **values: Any) -> None:
@@ -279,9 +320,9 @@ class _Following(core.EvalTrace):
         key = (id(params["jaxpr"]), shapes)
         if key not in self.by_program:
             self.by_program[key] = Called(
-                params["name"],
+                "pmap" if _is_pmap(params["jaxpr"]) else params["name"],
                 _place(),
-                shapes,
+                tuple(map(_placed, shapes, params["in_shardings"])),
                 _work(params["jaxpr"].jaxpr),
                 _is_own(params["jaxpr"]),
                 _traced(shapes, params),
@@ -303,6 +344,11 @@ def _shape(value: Any) -> jax.ShapeDtypeStruct:
     aval = value.aval if is_type else core.typeof(value)
     placed = value.sharding if (is_type or isinstance(value, ShapeArray)) and value.committed else None
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=placed, weak_type=aval.weak_type)
+
+
+def _placed(shape: jax.ShapeDtypeStruct, wanted: Any) -> jax.ShapeDtypeStruct:
+    """Where the function wants it: `jax.pmap` names the mesh's axis in its own way."""
+    return shape.update(sharding=wanted) if isinstance(wanted, NamedSharding) else shape
 
 
 def _shapes(primitive: Any, args: Sequence[Any], params: dict[str, Any]) -> Any:
@@ -380,7 +426,22 @@ def _is_wide(placed: Any) -> bool:
 
 
 def _is_own(jaxpr: Any) -> bool:
-    return "/jax/_src/" not in str(jaxpr.jaxpr.debug_info.func_src_info)
+    return "/jax/_src/" not in str(jaxpr.jaxpr.debug_info.func_src_info) or _is_pmap(jaxpr)
+
+
+def _is_pmap(jaxpr: Any) -> bool:
+    """`jax.pmap` jits a function of its own around the program's."""
+    return "/jax/_src/pmap.py" in str(jaxpr.jaxpr.debug_info.func_src_info)
+
+
+_PRODUCTS = {"dot_general", "conv_general_dilated", "ragged_dot_general", "shard_map"}
+
+
+def _primitives(jaxpr: Any) -> Iterator[str]:
+    for equation in jaxpr.eqns:
+        yield equation.primitive.name
+        for inner in core.jaxprs_in_params(equation.params):
+            yield from _primitives(inner)
 
 
 def _work(jaxpr: Any) -> int:

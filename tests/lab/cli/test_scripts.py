@@ -74,6 +74,28 @@ def build(offered):
 def asks(offered):
     return step, (w,) if w.sum() > 0 else ()
 """
+HABITS = """
+import queue, threading
+import jax, jax.numpy as jnp, numpy as np
+
+stats = jax.local_devices()[0].memory_stats()
+assert (stats["bytes_in_use"], stats["bytes_limit"]) == (0, int(0.75 * 85_017_493_504)), stats
+ready = queue.Queue()
+
+def load():
+    while True:
+        ready.put(np.ones((jax.local_device_count(), 8, 64), np.float32))
+        ready.put(float(jnp.ones((1000, 1000)).sum()))  # Ends the thread.
+
+threading.Thread(target=load).start()
+
+def update(w, x):
+    loss, grad = jax.value_and_grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+    jax.debug.print("loss {}", loss)
+    return w - jax.lax.pmean(grad, "batch"), loss
+
+w, loss = jax.pmap(update, "batch", in_axes=(None, 0), out_axes=(None, 0))(np.ones((64, 64), np.float32), ready.get())
+"""
 FAILING = {
     "alone.py": ("import jax\nprint(jax.jit(lambda x: x + 1)(1.0))", "called no jitted function on several devices"),
     "asks.py": (
@@ -85,6 +107,13 @@ FAILING = {
         "w, x = (jax.device_put(jnp.ones(a.shape, a.dtype), a.sharding) for a in split(mesh, 64))\n"
         "w, _ = step(w, x)\nopen('checkpoint')",
         "late.py raised FileNotFoundError: [Errno 2] No such file or directory: 'checkpoint'; --calls 1 shows",
+    ),
+    "early.py": (
+        "import jax, jax.numpy as jnp\nmesh = jax.make_mesh((len(jax.devices()),), ('data',))\n"
+        "rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec('data'))\n"
+        "init = jax.jit(lambda: jnp.ones((64, 64)), out_shardings=rows)\nassert not jnp.isnan(init().sum())",
+        "early.py:5 asks for the value of an array, bool[]; arrays have shapes here and no values; before it no step "
+        "was called, and only what makes arrays: <lambda> (early.py:5); ask after the first step",
     ),
     "raises.py": ("import jax\n1 / 0", "raises.py raised ZeroDivisionError: division by zero"),
     "exits.py": ("import sys\nsys.exit('no data')", "exits.py raised SystemExit: no data"),
@@ -136,6 +165,15 @@ def test_a_builder_may_make_its_own_mesh_and_arrays_for_devices_that_only_compil
     assert {(each["kind"], each["payload_bytes"]) for each in found["transfers"]} == {("all_reduce", 4)}
     assert found["memory"]["arguments"] == 512 * 2048 * 4 / 16
     assert "own.py:17 asks for the value of an array, bool[]; arrays have shapes here and no values" in done.stderr
+
+
+def test_a_script_may_pmap_print_start_threads_and_ask_for_memory_on_devices_that_only_compile(folder):
+    (folder / "habits.py").write_text(HABITS)
+    done = lab(folder, "inspect", "habits.py", "--target", "gpu:h100:1x8", "--json")
+    found = json.loads(done.stdout)
+    assert (found["source"], found["mesh"]) == ("habits.py:pmap", {"batch": 8})
+    assert sent(found) == [("all_reduce", ["batch"], 64 * 64 * 4, 1)]
+    assert "Traceback" not in done.stderr
 
 
 def test_a_script_that_cannot_be_followed_is_one_line(folder):

@@ -165,6 +165,17 @@ def test_a_program_on_one_device_is_headed_so():
     assert str(lab.inspect(product, jnp.ones((64, 32)), jnp.ones((16, 64)))).startswith("product: 1 device\n")
 
 
+@ahead_of_time_gpu
+def test_a_step_that_prints_compiles_for_devices_that_only_compile():
+    def step(x):
+        jax.debug.print("sum {}", x.sum())
+        return x.sum()
+
+    mesh = mesh_on("gpu:h100:1x2", data=2)
+    rows = jax.ShapeDtypeStruct((64, 8), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec("data")))
+    assert [(t.kind, t.payload_bytes) for t in lab.inspect(step, rows).transfers] == [("all_reduce", 8)]
+
+
 def runs_on_the_mesh(mesh):
     with jax.set_mesh(mesh):
         return product, (jax.random.key(0),)
