@@ -109,6 +109,14 @@ def test_without_a_mesh_a_text_is_not_called_clean(lab):
     assert lab("inspect", "step.hlo").out.startswith("step.hlo: not diagnosed: no mesh was given, so axes are unknown")
 
 
+def test_a_text_on_axes_that_its_groups_are_not_of_passes_no_check_and_the_order_that_fits_is_named(lab):
+    answer = lab("inspect", "step.hlo", "--mesh", "tensor=4,data=2", "--fail-on", "any")
+    assert answer.status == 2 and answer.out.startswith("step.hlo: not diagnosed: the groups of devices")
+    (line,) = answer.err.splitlines()
+    assert "add --mesh data=2,tensor=4" in line and "without it --fail-on cannot pass a program" in line
+    assert lab("inspect", "step.hlo", "--mesh", "tensor=4,data=2").status == 0
+
+
 def test_a_damaged_text_is_not_said_to_have_been_looked_through(lab, tmp_path):
     (tmp_path / "cut.hlo").write_text(TEXT[: TEXT.index("  ROOT %all-reduce")])
     answer = lab("inspect", "cut.hlo", "--mesh", "data=2,tensor=4")
