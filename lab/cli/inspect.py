@@ -44,8 +44,8 @@ class _OfScripts(click.Command):
     metavar="KIND",
     multiple=True,
     type=options.KIND,
-    help="Exit with status 1 if there is a finding of this kind; any: of any kind. With status 2 if there is none, and "
-    "not all of the program could be read.",
+    help="Exit with status 1 if there is a finding of this kind, be it a remark; any: of any kind, remarks left out. "
+    "With status 2 if there is none, and not all of the program could be read.",
 )
 @click.option(
     "--function",
@@ -114,8 +114,8 @@ def inspect(
         print_text("\n\n".join(map(diagnosis_text, diagnoses)))
     if refusals:
         return UNUSABLE
-    there = {finding.kind for each in diagnoses for finding in each.findings}
-    if there and ("any" in kinds or there & set(kinds)):
+    found = [finding for each in diagnoses for finding in each.findings]
+    if any(finding.kind in kinds or ("any" in kinds and not finding.is_remark) for finding in found):
         return 1
     partly = [each.ledger.source for each in diagnoses if not each.ledger.is_complete]
     if kinds and partly:

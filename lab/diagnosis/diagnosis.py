@@ -12,6 +12,7 @@ from lab.core.codec import Count
 from lab.core.ledger import Ledger, LedgerJson
 from lab.core.note import NoteKind, note_kinds
 from lab.diagnosis import holding
+from lab.diagnosis.cost import Step, StepJson, priced
 from lab.diagnosis.finding import Finding, FindingJson
 from lab.diagnosis.holding import HeldBuffer
 from lab.diagnosis.notes import notes
@@ -32,6 +33,7 @@ class Diagnosis:
       misfit: why the given mesh cannot be that of the text; None where it may be.
       state: bytes of the arguments of one device, by kind.
       at_peak: the largest temporaries of the fullest moment, where they are known.
+      step: what it takes at least, by which findings are ordered; None where nobody looked for them.
     """
 
     ledger: Ledger
@@ -39,6 +41,7 @@ class Diagnosis:
     misfit: str | None = None
     state: Mapping[str, int] = field(default_factory=dict)
     at_peak: tuple[HeldBuffer, ...] = ()
+    step: Step | None = None
 
     @property
     def unknown_axes(self) -> str | None:
@@ -59,6 +62,7 @@ class Diagnosis:
             findings=findings,
             state=self.state or UNSET,
             at_peak=self.at_peak or UNSET,
+            step=UNSET if self.step is None else self.step.json_object(),
         )
 
 
@@ -70,6 +74,7 @@ class DiagnosisJson(LedgerJson):
     findings: tuple[FindingJson, ...] = ()
     state: Mapping[str, Count] | UnsetType = UNSET
     at_peak: tuple[HeldBuffer, ...] | UnsetType = UNSET
+    step: StepJson | UnsetType = UNSET
 
 
 class Findings(tuple[Finding, ...]):
@@ -96,11 +101,12 @@ def of(program: Program) -> Diagnosis:
     if not (bare := Diagnosis(program.ledger, ())).is_of_whole_text:
         return bare
     with collector_paused():
-        found = tuple(findings(program))
+        found, step = priced(program, findings(program))
         return Diagnosis(
             replace(program.ledger, notes=tuple(notes(program, found))),
             found,
             why_axes_are_unknown(program),
             holding.state(program),
             holding.at_peak(program),
+            step,
         )

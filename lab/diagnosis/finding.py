@@ -2,11 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from msgspec import UNSET, UnsetType
+
+from lab.core.codec import Count
 from lab.core.ledger import Totals, Transfer
+from lab.meshes.platforms import LinkName
+
+OUT_OF_MEMORY = "out_of_memory"
+SMALLEST_SHARE = 0.01
+"""Of the step and of the memory: what costs less is a remark."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the waste of a finding costs one device in a step.
+
+    Attributes:
+      wire_bytes: sent and not needed, by link; a link of None is not known.
+      at_most: how much of it a better program would still send is not known.
+      seconds: at least, of the busiest of wires, products and memory at the chip's full rates; None where the target
+        has no rates.
+      share_of_step: of the least that the step takes at these rates; None also where a loop runs unknown times.
+      share_of_memory: what is held needlessly, of what JAX takes of the chip's memory.
+    """
+
+    wire_bytes: Mapping[LinkName | None, Fraction] = field(default_factory=dict)
+    at_most: bool = False
+    seconds: float | None = None
+    share_of_step: float | None = None
+    share_of_memory: float | None = None
+
+    def json_object(self) -> CostJson:
+        sent = {str(link or "unknown"): size for link, size in self.wire_bytes.items()}
+        return CostJson(sent, self.at_most, self.seconds, self.share_of_step, self.share_of_memory)
+
+
+@dataclass(frozen=True)
+class CostJson:
+    """What a finding wastes: bytes sent by link, `at_most` these where a better program's are not known; seconds at
+    least at the chip's full rates, and shares of the step's least and of the memory that JAX takes, null where the
+    target has no rates."""
+
+    wire_bytes: Mapping[str, Fraction]
+    at_most: bool
+    seconds: float | None
+    share_of_step: float | None
+    share_of_memory: float | None
 
 
 @dataclass(frozen=True)
@@ -22,6 +67,10 @@ class Finding:
       memory_bytes: what one device holds for it and need not.
       seconds: what the transfers take at least, at the full rate of the target's links; None where the target is not
         known.
+      needed_bytes: of what the transfers send, what a better program would still send; None where that is not known.
+      flops: of products that a device need not compute, by dtype of their operands.
+      accessed_bytes: that a device need not read or write in its memory.
+      cost: of all that; set where the whole program is known.
     """
 
     kind: str
@@ -31,6 +80,10 @@ class Finding:
     origin: str | None = None
     memory_bytes: int = 0
     seconds: float | None = None
+    needed_bytes: Fraction | None = None
+    flops: Mapping[str, int] = field(default_factory=dict)
+    accessed_bytes: int = 0
+    cost: Cost = Cost()
 
     @property
     def totals(self) -> Totals:
@@ -41,9 +94,11 @@ class Finding:
         return tuple(dict.fromkeys(axis for t in self.transfers for axis in t.axes or ()))
 
     @property
-    def cost(self) -> tuple[Fraction, int]:
-        """Wire bytes, then memory: the worst has the largest."""
-        return self.totals.wire_bytes, self.memory_bytes
+    def is_remark(self) -> bool:
+        """It is known to cost next to nothing."""
+        shares = [share for share in (self.cost.share_of_step, self.cost.share_of_memory) if share is not None]
+        wastes = self.cost.wire_bytes or self.flops or self.accessed_bytes or self.memory_bytes
+        return bool(shares and wastes) and max(shares) < SMALLEST_SHARE and self.kind != OUT_OF_MEMORY
 
     @property
     def spans(self) -> tuple[str, ...]:
@@ -66,6 +121,9 @@ class Finding:
             memory_bytes=self.memory_bytes,
             seconds=self.seconds,
             instructions=tuple(dict.fromkeys(t.instruction for t in self.transfers)),
+            flops=self.flops or UNSET,
+            waste=self.cost.json_object(),
+            remark=self.is_remark,
         )
 
 
@@ -78,7 +136,8 @@ def totals_of_arrays(transfers: Sequence[Transfer]) -> Totals:
 
 @dataclass(frozen=True)
 class FindingJson:
-    """One fault of a program; bytes and executions are of one step of one device."""
+    """One fault of a program; bytes and executions are of one step of one device. A remark costs less than 1 % of the
+    step and of the memory."""
 
     kind: str
     sentence: str
@@ -93,3 +152,6 @@ class FindingJson:
     memory_bytes: int
     seconds: float | None
     instructions: tuple[str | None, ...]
+    flops: Mapping[str, Count] | UnsetType = UNSET
+    waste: CostJson | UnsetType = UNSET
+    remark: bool = False

@@ -4,7 +4,7 @@ the compiler said."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -473,7 +473,16 @@ class Program:
         return () if groups is None else axes_within(groups, self.axes)
 
     def finding(
-        self, kind: str, sentence: str, advice: str, *sites: Site, origin: str | None = None, memory_bytes: int = 0
+        self,
+        kind: str,
+        sentence: str,
+        advice: str,
+        *sites: Site,
+        origin: str | None = None,
+        memory_bytes: int = 0,
+        needed_bytes: Fraction | None = None,
+        flops: Mapping[str, int] | None = None,
+        accessed_bytes: int = 0,
     ) -> Finding:
         """The line of its largest transfer, where no other is given."""
         transfers = tuple(site.transfer for site in sites)
@@ -486,6 +495,9 @@ class Program:
             origin or (largest(lines).line if lines else None),
             memory_bytes,
             self._seconds(transfers),
+            needed_bytes,
+            flops or {},
+            accessed_bytes,
         )
 
     def _seconds(self, transfers: tuple[Transfer, ...]) -> float | None:
@@ -504,6 +516,18 @@ class Program:
 def _weight_of(argument: Argument) -> tuple[bool, int]:
     """Split arguments count before whole ones, large before small."""
     return argument.dims != (), argument.local.bytes
+
+
+def dtype_of_product(visit: Visit) -> str:
+    """Of its first operand; `f32` where the text does not tell."""
+    shapes = operand_shapes(visit.instruction, visit.computation)
+    return shapes[0].dtype if shapes else "f32"
+
+
+def sent(sites: Iterable[Site]) -> Fraction:
+    """Bytes of one device in a step; once where the text does not say how often."""
+    each = ((s.transfer.wire_bytes or Fraction(0), s.transfer.executions) for s in sites)
+    return sum((size * (1 if often is None else often) for size, often in each), Fraction(0))
 
 
 def largest(sites: Sequence[Site]) -> Site:

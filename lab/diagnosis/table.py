@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from lab.diagnosis.finding import Finding
+from lab.diagnosis.finding import OUT_OF_MEMORY, Finding
 from lab.diagnosis.kinds import (
     accumulation,
     layout,
@@ -24,8 +24,6 @@ from lab.diagnosis.kinds import (
     unsplit,
 )
 from lab.diagnosis.program import Program
-
-OUT_OF_MEMORY = "out_of_memory"
 
 
 @dataclass(frozen=True)
@@ -371,7 +369,7 @@ KINDS: tuple[Kind, ...] = (
 
 
 def findings(program: Program) -> list[Finding]:
-    """All that is wrong with a program, the worst first: what keeps it from running, then by wire bytes and memory."""
+    """All that is wrong with a program, kind by kind."""
     found: list[Finding] = []
     explained: set[int] = set()  # The objects themselves: two operands of a combined transfer may be equal in all.
     for kind in KINDS:
@@ -380,4 +378,4 @@ def findings(program: Program) -> list[Finding]:
             if not (kind.explains and told and told <= explained):
                 found.append(finding)
                 explained |= told if kind.explains else set()
-    return sorted(found, key=lambda finding: (finding.kind == OUT_OF_MEMORY, *finding.cost), reverse=True)
+    return found

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 from lab.core.ledger import Totals
-from lab.core.units import bytes_text, count, exact, listed, seconds_text
+from lab.core.units import bytes_text, count, exact, listed, scaled, seconds_text, share_text
 from lab.diagnosis import KINDS, Diagnosis, Finding, Findings
+from lab.diagnosis.finding import SMALLEST_SHARE, Cost
 from lab.diagnosis.holding import MOMENTS
 from lab.report.origins import common_folder, folder_lines, short_diagnosis
 from lab.report.tables import is_combined, tables_text
@@ -45,20 +47,56 @@ def _listed(diagnosis: Diagnosis) -> str:
     found, source = diagnosis.findings, diagnosis.ledger.source or "the program"
     if not found:
         return f"{source}: {verdict(diagnosis)}"
-    listed = [f"\n{finding_text(number, finding)}" for number, finding in enumerate(found[:SHOWN], 1)]
+    findings, remarks = apart(found[:SHOWN])
+    listed = [f"\n{finding_text(number, finding)}" for number, finding in enumerate(findings, 1)]
+    noted = [
+        f"\nremark: {line}" if not number else f"remark: {line}"
+        for number, line in enumerate(map(remark_text, remarks))
+    ]
     rest = [f"\n{line}" for line in (*not_shown(found), *gaps(diagnosis))]
-    return "\n".join([f"{source}: {verdict(diagnosis)}{worst_first(found)}", *listed, *rest])
+    return "\n".join(
+        [f"{source}: {verdict(diagnosis)}{worst_first(found)}", *step_lines(diagnosis), *listed, *noted, *rest]
+    )
 
 
 def verdict(diagnosis: Diagnosis) -> str:
-    """`2 findings`; where there are none, what was looked for and in what."""
+    """`2 findings and 1 remark`; where there are none, what was looked for and in what."""
     if diagnosis.findings:
-        return count(len(diagnosis.findings), "finding")
+        return amounts(diagnosis.findings)
     if not diagnosis.is_of_whole_text:
         return "not diagnosed: the text is damaged (see the notes)"
     if diagnosis.unknown_axes:
         return f"not diagnosed: {diagnosis.unknown_axes}"
     return "; ".join([f"no finding ({len(KINDS)} kinds of waste were looked for)", *gaps(diagnosis)])
+
+
+def amounts(found: Sequence[Finding]) -> str:
+    findings, remarks = apart(found)
+    if not remarks:
+        return count(len(findings), "finding")
+    noted = count(len(remarks), "remark")
+    return f"{count(len(findings), 'finding')} and {noted}" if findings else f"no finding, {noted}"
+
+
+def apart(found: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
+    """Findings, and remarks: what costs less than 1 % of the step and of the memory."""
+    return [one for one in found if not one.is_remark], [one for one in found if one.is_remark]
+
+
+def step_lines(diagnosis: Diagnosis) -> list[str]:
+    """By whose rates findings are ordered, and what shares are of, where there is an order or a share."""
+    step = diagnosis.step
+    if step is None or not diagnosis.findings:
+        return []
+    if step.is_reference:
+        ordered = f"ordered by the rates of a host of {step.chip}, for the target names no chip"
+        return [ordered] * (len(diagnosis.findings) > 1)
+    least = "the least that" if step.is_least else "what"
+    most = "" if step.is_least else ", if every branch runs"
+    return [
+        f"shares of the step are of {seconds_text(step.least)}, {least} it takes at the full rates of {step.chip} "
+        f"({step.busiest}){most}"
+    ] * bool(step.least)
 
 
 def worst_first(found: Sequence[Finding]) -> str:
@@ -87,8 +125,44 @@ def gaps(diagnosis: Diagnosis) -> list[str]:
 
 
 def finding_text(number: int, finding: Finding) -> str:
-    lines = [f"{number}. {finding.kind}: {finding.sentence}", f"   {evidence(finding)}", f"   try: {finding.advice}"]
+    lines = [
+        f"{number}. {finding.kind}: {finding.sentence}",
+        f"   {evidence(finding)}",
+        f"   {waste_text(finding)}",
+        f"   try: {finding.advice}",
+    ]
     return "\n".join(line for line in lines if line.strip())
+
+
+def remark_text(finding: Finding) -> str:
+    """`axis_order: ... (model.py:88, 0.3 % of the step)`."""
+    where = ", ".join(filter(None, (finding.origin, *_shares(finding.cost))))
+    return f"{finding.kind}: {finding.sentence} ({where})"
+
+
+def waste_text(finding: Finding) -> str:
+    """`waste: 15,728,640 B sent, 219.8 GFLOP of bf16, 315 us: 43 % of the step`; nothing where it is all that is sent,
+    and no rates are known."""
+    cost = finding.cost
+    sent = sum(cost.wire_bytes.values(), Fraction(0))
+    parts = [
+        f"{'at most ' * cost.at_most}{exact(sent)} B sent" if sent else "",
+        *(f"{scaled(flops, 'FLOP')} of {dtype}" for dtype, flops in finding.flops.items()),
+        f"{bytes_text(finding.accessed_bytes)} read" if finding.accessed_bytes else "",
+        seconds_text(cost.seconds) if cost.seconds else "",
+    ]
+    shares = _shares(cost)
+    if cost.at_most and not shares:
+        return ""
+    told = ", ".join(filter(None, parts))
+    return f"waste: {': '.join(filter(None, (told, ' and '.join(shares))))}" if told or shares else ""
+
+
+def _shares(cost: Cost) -> list[str]:
+    """The larger, and the other where it is no trifle."""
+    shares = ((cost.share_of_step or 0.0, "the step"), (cost.share_of_memory or 0.0, "the memory that JAX takes"))
+    least = min(SMALLEST_SHARE, max(share for share, _ in shares))
+    return [f"{share_text(share)} of {what}" for share, what in shares if share >= least > 0]
 
 
 def evidence(finding: Finding) -> str:

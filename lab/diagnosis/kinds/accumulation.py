@@ -8,7 +8,7 @@ from lab.core.known import known
 from lab.core.units import exact
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import SCALES, Flow, Place, Use, is_number_scale
-from lab.diagnosis.program import Program, Site, times
+from lab.diagnosis.program import Program, Site, sent, times
 from lab.hlo.loops import Scope, trip_count
 from lab.hlo.text import Computation
 
@@ -49,7 +49,8 @@ def _finding(program: Program, sites: list[Site], body: Computation) -> Finding:
         "accumulate on each device and reduce once: put the loop inside jax.shard_map, with jax.lax.pcast(w, axis, "
         "to='varying') before it and one psum (or psum_scatter) after it"
     )
-    return program.finding("reduced_in_loop", sentence, advice, *sites)
+    needed = sent(sites) / often_run if often_run else None
+    return program.finding("reduced_in_loop", sentence, advice, *sites, needed_bytes=needed)
 
 
 def _bytes_of_one_iteration(sites: list[Site], trips: int | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 
 from lab.core.known import known
 from lab.core.ledger import Phase
@@ -11,7 +12,7 @@ from lab.diagnosis.dims import followed
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import LAYOUT, Place
 from lab.diagnosis.kinds.together import together
-from lab.diagnosis.program import Program, Site
+from lab.diagnosis.program import Program, Site, sent
 from lab.diagnosis.slices import ELEMENTWISE
 from lab.hlo.flops import operand_shapes
 from lab.hlo.shapes import arrays
@@ -128,6 +129,7 @@ def axis_order(program: Program) -> Iterator[Finding]:
                 "name the axes in the same order in both specs: P(('x', 'y')) and P(('y', 'x')) place shards on "
                 "different devices",
                 site,
+                needed_bytes=Fraction(0),
             )
 
 
@@ -187,7 +189,11 @@ def padded(program: Program) -> Iterator[Finding]:
                     f"{exact(site.transfer.payload_bytes)} B: {(whole - held) / held:.0%} more than its own bytes"
                 )
                 yield program.finding(
-                    "padded", sentence, f"choose a multiple of {site.transfer.group_size}, or shard another dim", site
+                    "padded",
+                    sentence,
+                    f"choose a multiple of {site.transfer.group_size}, or shard another dim",
+                    site,
+                    needed_bytes=sent([site]) * Fraction(held, whole),
                 )
 
 
@@ -205,4 +211,5 @@ def random_numbers_moved(program: Program) -> Iterator[Finding]:
             sentence,
             "turn jax_threefry_partitionable on (JAX's default): each device then draws only its own part",
             *sites,
+            needed_bytes=Fraction(0),
         )

@@ -13,7 +13,7 @@ from lab.core.known import known
 from lab.core.units import count, exact
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import SCALES, Flow, Use, is_number_scale
-from lab.diagnosis.program import Program, Site, largest, operation
+from lab.diagnosis.program import Program, Site, largest, operation, sent
 from lab.hlo.shapes import arrays, bits
 from lab.hlo.text import Computation, Instruction
 from lab.meshes.axes import Axes
@@ -41,29 +41,24 @@ def on_slow_link(program: Program) -> Iterator[Finding]:
     crossing = [site for site in program.sites if site.transfer.link in _SLOW and program.spanned(site)]
     along = tuple(dict.fromkeys(axis for site in crossing for axis in program.spanned(site)))
     orders = {name: _outermost(name, axes, domains) for name in axes.names if name in inside}
-    first, sent = min(
+    first, across = min(
         ((name, _sent_across(program, order)) for name, order in orders.items()),
         key=lambda each: sum(each[1].values()),
     )
-    now = sum(map(_sent, crossing))
-    if now >= _SMALLEST and sum(sent.values()) <= _WORTH * now:
+    now, then = sent(crossing), sum(across.values(), Fraction(0))
+    if now >= _SMALLEST and then <= _WORTH * now:
         there = _SLOW[crossing[0].transfer.link]
-        spans = sorted(sent, key=lambda axes: -sent[axes]) or [("no axis",)]
+        spans = sorted(across, key=lambda axes: -across[axes]) or [("no axis",)]
         sentence = (
             f"{exact(now)} B a step are sent along {', '.join(along)} over {there}; with {first} outermost in the mesh "
-            f"{exact(sum(sent.values()))} B would be, along {', '.join(spans[0])}, and the rest on the fast link"
+            f"{exact(then)} B would be, along {', '.join(spans[0])}, and the rest on the fast link"
         )
         order = (first, *(name for name in axes.names if name != first))
         advice = (
             f"order the mesh's axes {', '.join(order)}, and its devices host after host or slice after slice, so that "
             f"{first} spans these (jax.experimental.mesh_utils.create_hybrid_device_mesh)"
         )
-        yield program.finding("on_slow_link", sentence, advice, *crossing)
-
-
-def _sent(site: Site) -> Fraction:
-    """Bytes of one device in a step."""
-    return (site.transfer.wire_bytes or Fraction(0)) * (site.transfer.executions or 1)
+        yield program.finding("on_slow_link", sentence, advice, *crossing, needed_bytes=then)
 
 
 def _outermost(name: str, axes: Axes, domains: np.ndarray) -> np.ndarray:
@@ -76,13 +71,13 @@ def _outermost(name: str, axes: Axes, domains: np.ndarray) -> np.ndarray:
 
 def _sent_across(program: Program, domains: np.ndarray) -> dict[tuple[str, ...], Fraction]:
     """Bytes that would be sent from host to host or slice to slice, by the axes that they are sent along."""
-    sent: dict[tuple[str, ...], Fraction] = {}
+    across: dict[tuple[str, ...], Fraction] = {}
     for site in program.sites:
         groups = program.members(site)
         if groups is not None and any(len({domains[position] for position in row}) > 1 for row in groups.members):
             axes = program.spanned(site)
-            sent[axes] = sent.get(axes, Fraction(0)) + _sent(site)
-    return sent
+            across[axes] = across.get(axes, Fraction(0)) + sent([site])
+    return across
 
 
 def _inside(program: Program) -> set[str]:
@@ -142,20 +137,20 @@ def widened(program: Program) -> Iterator[Finding]:
     if not sites:
         return
     moved = sum(site.transfer.executions or 1 for site in sites)
-    sent = (
+    said = (
         f"{_at_least(sites, wide)}{count(moved, 'array')} of 16-bit floats {'is' if moved == 1 else 'are'} sent as "
         f"f32 in a step (the largest is {program.moved(largest(sites))})"
     )
     if program.platform == Platform.CPU:
-        sentence = f"{sent}: the CPU compiler widens them, so that bytes here are twice those on a GPU or TPU"
+        sentence = f"{said}: the CPU compiler widens them, so that bytes here are twice those on a GPU or TPU"
         advice = "judge bf16 programs on a gpu: or tpu: target; to run on a CPU, use f32"
     else:
-        sentence = f"{sent}: cast back before the transfer, they would be half the bytes"
+        sentence = f"{said}: cast back before the transfer, they would be half the bytes"
         advice = (
             "cast to the narrow dtype before the transfer, and constrain the sharding of the cast value "
             "(jax.lax.with_sharding_constraint), so that the transfer comes after the cast"
         )
-    yield program.finding("widened", sentence, advice, *sites)
+    yield program.finding("widened", sentence, advice, *sites, needed_bytes=sent(sites) / 2)
 
 
 def _at_least(sites: list[Site], wide: list[Site]) -> str:
@@ -212,8 +207,10 @@ def narrowed_after(program: Program) -> Iterator[Finding]:
     if not found:
         return
     sites = [site for site, _ in found]
-    now = sum((_sent(site) for site in sites), Fraction(0))
-    then = sum((_sent(site) * Fraction(bits(narrow), bits(site.transfer.dtype)) for site, narrow in found), Fraction(0))
+    now = sent(sites)
+    then = sum(
+        (sent([site]) * Fraction(bits(narrow), bits(site.transfer.dtype)) for site, narrow in found), Fraction(0)
+    )
     most = largest(sites)
     if now - then >= _SMALLEST:
         dtype = next(narrow for site, narrow in found if site is most)
@@ -226,23 +223,23 @@ def narrowed_after(program: Program) -> Iterator[Finding]:
             "pin the cast value to the sharding that it has before it is moved: jax.lax.with_sharding_constraint("
             f"x.astype({dtype}), the spec of x) and then to the one that is asked for"
         )
-        yield program.finding("narrowed_after", sentence, advice, *sites)
+        yield program.finding("narrowed_after", sentence, advice, *sites, needed_bytes=then)
 
 
 def _narrowed_to(program: Program, site: Site) -> str | None:
     """The dtype that every use casts a moved value to."""
-    if site.kind not in _MOVES or not (sent := bits(site.transfer.dtype)):
+    if site.kind not in _MOVES or not (wide := bits(site.transfer.dtype)):
         return None
-    found = {_first_narrow(program.flow, use, sent) for use in program.uses(site, frozenset(SCALES))}
+    found = {_first_narrow(program.flow, use, wide) for use in program.uses(site, frozenset(SCALES))}
     narrow = found.pop() if len(found) == 1 else None
     # CPU compilers widen all 16-bit floats, which `widened` says.
     return None if program.platform == Platform.CPU and narrow in _NARROW else narrow
 
 
-def _first_narrow(flow: Flow, use: Use, sent: int) -> str | None:
+def _first_narrow(flow: Flow, use: Use, wide: int) -> str | None:
     for step in use.path:
         if step.opcode in SCALES and not is_number_scale(flow, step):
             return None
-        if step.opcode == "convert" and bits(dtype := arrays(step.shape)[0].dtype) < sent:
+        if step.opcode == "convert" and bits(dtype := arrays(step.shape)[0].dtype) < wide:
             return dtype
     return None

@@ -4,7 +4,6 @@ whether all of it has room."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
 from math import prod
 
 from lab.core.known import known
@@ -19,6 +18,7 @@ from lab.diagnosis.program import (
     Program,
     Site,
     largest,
+    sent,
     shape_text,
     times,
 )
@@ -236,7 +236,7 @@ def kept_whole(program: Program) -> Iterator[Finding]:
             f"{_gathered(program, kept)} gathered once, in the forward pass, and kept whole for the backward pass: "
             f"{exact(held)} B on every device, as if nothing sharded {'it' if len(kept) == 1 else 'them'}"
         )
-        wire = sum(((s.transfer.wire_bytes or 0) * (s.transfer.executions or 1) for s in kept), Fraction(0))
+        wire = sent(kept)
         advice = (
             "drop the sharding constraint that replicates it, or write P.UNCONSTRAINED for dims that it is not about"
             if is_replicated == kept
@@ -244,7 +244,7 @@ def kept_whole(program: Program) -> Iterator[Finding]:
             f"backward pass then gathers them again, {exact(wire)} B a step more sent by each device, and only one "
             "layer's are whole at a time"
         )
-        yield program.finding("kept_whole", sentence, advice, *kept, memory_bytes=held)
+        yield program.finding("kept_whole", sentence, advice, *kept, memory_bytes=held, needed_bytes=wire)
 
 
 def _gathered(program: Program, kept: list[Site]) -> str:

@@ -10,7 +10,7 @@ from lab.core.units import exact, listed
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import SCALES, Place, Use
 from lab.diagnosis.numbers import number_on
-from lab.diagnosis.program import Argument, Program, Site
+from lab.diagnosis.program import Argument, Program, Site, sent
 from lab.hlo.shapes import arrays
 
 _SMALLEST = 1024
@@ -22,17 +22,17 @@ def summed_to_gather(program: Program) -> Iterator[Finding]:
     for site in program.sites:
         is_sum = site.kind == "all_reduce" and site.is_written and site.transfer.payload_bytes >= _SMALLEST
         if is_sum and _is_own_part(program, site):
-            sent = (site.transfer.wire_bytes or Fraction(0)) * (site.transfer.executions or 1)
+            now = sent([site])
             sentence = (
                 f"a sum over {site.transfer.span} gathers: each device adds its own part and zeros for the others, "
-                f"{exact(site.transfer.payload_bytes)} B; an all-gather would send {exact(sent / 2)} B instead of "
-                f"{exact(sent)}"
+                f"{exact(site.transfer.payload_bytes)} B; an all-gather would send {exact(now / 2)} B instead of "
+                f"{exact(now)}"
             )
             advice = (
                 "use jax.lax.all_gather(x, axis, tiled=True); where its result must count as the same on all "
                 "devices, in a jax.shard_map with check_vma=False"
             )
-            yield program.finding("summed_to_gather", sentence, advice, site)
+            yield program.finding("summed_to_gather", sentence, advice, site, needed_bytes=now / 2)
 
 
 def _is_own_part(program: Program, site: Site) -> bool:
@@ -68,19 +68,18 @@ def summed_across_calls(program: Program) -> Iterator[Finding]:
     found = [(site, total) for site in program.inserted if (total := _accumulator(program, site)) is not None]
     if found:
         sites = [site for site, _ in found]
-        sent = sum(((s.transfer.wire_bytes or Fraction(0)) * (s.transfer.executions or 1) for s in sites), Fraction(0))
         names = [program.named(total) for _, total in found]
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         sentence = (
             f"every call reduces over {listed(site.transfer.span for site in sites)} what it only adds to "
             f"{names[0]}{more}, which is donated: added up on each device, and reduced when it is used, a call would "
-            f"send {exact(sent)} B less"
+            f"send {exact(sent(sites))} B less"
         )
         advice = (
             "let each device keep its own sums: an accumulator with a dim that the axis shards, in jax.shard_map; or "
             "parameters that are `reduced` over it on an Explicit mesh, whose gradients are then `unreduced`"
         )
-        yield program.finding("summed_across_calls", sentence, advice, *sites)
+        yield program.finding("summed_across_calls", sentence, advice, *sites, needed_bytes=Fraction(0))
 
 
 def _accumulator(program: Program, site: Site) -> Argument | None:

@@ -4,9 +4,10 @@ array."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 
 from lab.core.known import known
-from lab.core.ledger import Phase
+from lab.core.ledger import Kind, Phase, wire_bytes
 from lab.core.units import exact
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place, Use
@@ -142,7 +143,8 @@ def permuted_by_gather(program: Program) -> Iterator[Finding]:
                 "which device needs which rows is known: exchange blocks of them by jax.lax.ppermute in jax.shard_map, "
                 "one for each part of a shard that goes to another device"
             )
-            yield program.finding("permuted_by_gather", sentence, advice, *sites)
+            often = 1 if gather.transfer.executions is None else gather.transfer.executions
+            yield program.finding("permuted_by_gather", sentence, advice, *sites, needed_bytes=Fraction(often * kept))
 
 
 def _kept_of_known(program: Program, site: Site) -> int:
@@ -177,6 +179,8 @@ def cotangents_gathered(program: Program) -> Iterator[Finding]:
                 sentence,
                 "constrain the table's gradient to be replicated first, and to its own spec after",
                 *sites,
+                needed_bytes=(sites[0].transfer.executions or 1)
+                * wire_bytes(Kind.ALL_REDUCE, table, sites[0].transfer.group_size or 1),
             )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from fractions import Fraction
 
 from lab.core.known import known
 from lab.core.units import exact
@@ -11,7 +12,7 @@ from lab.diagnosis.dims import followed
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place, Use
 from lab.diagnosis.kinds.together import together
-from lab.diagnosis.program import Argument, Program, Site, times
+from lab.diagnosis.program import Argument, Program, Site, sent, times
 from lab.hlo.flops import operand_shapes
 from lab.hlo.shapes import arrays
 
@@ -53,7 +54,8 @@ def larger_side_gathered(program: Program) -> Iterator[Finding]:
                     else "output as well"
                 )
             )
-            yield program.finding("larger_side_gathered", sentence, advice, *sites)
+            needed = sent([gather]) * Fraction(other + output, gathered)
+            yield program.finding("larger_side_gathered", sentence, advice, *sites, needed_bytes=needed)
 
 
 def _is_product(use: Use) -> bool:
@@ -94,7 +96,7 @@ def batch_dim_gathered(program: Program) -> Iterator[Finding]:
             "dim; with both split along the batch dim the product moves nothing"
         )
         advice = f"split {other.name} over {axis} along the batch dim (heads, say) as well"
-        yield program.finding("batch_dim_gathered", sentence, advice, site)
+        yield program.finding("batch_dim_gathered", sentence, advice, site, needed_bytes=Fraction(0))
 
 
 def _split_elsewhere(program: Program, site: Site) -> Argument | None:

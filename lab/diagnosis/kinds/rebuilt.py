@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 
 from lab.core.known import known
 from lab.diagnosis.finding import Finding
@@ -50,7 +51,7 @@ def constraint_undone(program: Program) -> Iterator[Finding]:
                 "None in a PartitionSpec means replicated: write P.UNCONSTRAINED for dims that the constraint is "
                 "not about, or drop the constraint"
             )
-            yield program.finding("constraint_undone", sentence, advice, *chain)
+            yield program.finding("constraint_undone", sentence, advice, *chain, needed_bytes=Fraction(0))
 
 
 def _cut_again(program: Program) -> Iterator[tuple[list[Site], Shape]]:

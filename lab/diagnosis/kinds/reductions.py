@@ -8,11 +8,11 @@ from fractions import Fraction
 from math import prod
 
 from lab.core.known import known
-from lab.core.ledger import Phase
+from lab.core.ledger import Kind, Phase, wire_bytes
 from lab.core.units import count, exact, listed
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place
-from lab.diagnosis.program import Argument, Program, Site
+from lab.diagnosis.program import Argument, Program, Site, sent
 from lab.diagnosis.slices import ELEMENTWISE, own_slices
 from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Instruction
@@ -51,7 +51,7 @@ def reduced_twice(program: Program) -> Iterator[Finding]:
                 "drop the second (such as a pmean of a gradient in a jax.shard_map with check_vma=True, where JAX has "
                 "summed it already: divide by the axis size instead)"
             )
-            yield program.finding("reduced_twice", sentence, advice, first, site)
+            yield program.finding("reduced_twice", sentence, advice, first, site, needed_bytes=sent([first]))
 
 
 def _name(place: Place) -> tuple[str, str]:
@@ -104,6 +104,7 @@ def reduced_for_nothing(program: Program) -> Iterator[Finding]:
         alike = [axis for axis in axes if axis not in varies]
         if alike:
             rest = ", ".join(axis for axis in axes if axis not in alike)
+            rest_size = prod(known(program.axes)[axis] for axis in axes if axis not in alike)
             instead = f"; reducing over {rest} alone would do" if rest else ""
             sentence = (
                 f"a reduction of {exact(site.transfer.payload_bytes)} B spans {', '.join(alike)}, along which "
@@ -113,7 +114,13 @@ def reduced_for_nothing(program: Program) -> Iterator[Finding]:
                 f"leave {', '.join(alike)} out of the reduction; if JAX inserted it, keep check_vma=True on the "
                 "jax.shard_map, or use inputs that no axis shards outside of it"
             )
-            yield program.finding("reduced_for_nothing", sentence, advice, site)
+            yield program.finding("reduced_for_nothing", sentence, advice, site, needed_bytes=_over(site, rest_size))
+
+
+def _over(site: Site, devices: int) -> Fraction:
+    """What an all-reduce would send in a step over so many devices."""
+    often = 1 if site.transfer.executions is None else site.transfer.executions
+    return often * wire_bytes(Kind.ALL_REDUCE, site.transfer.payload_bytes, devices)
 
 
 def not_scattered(program: Program) -> Iterator[Finding]:
@@ -130,7 +137,11 @@ def not_scattered(program: Program) -> Iterator[Finding]:
                     f"and each keeps only a part ({count(len(slices), 'slice')})"
                 )
                 yield program.finding(
-                    "not_scattered", sentence, "use jax.lax.psum_scatter: it sends half the bytes", site
+                    "not_scattered",
+                    sentence,
+                    "use jax.lax.psum_scatter: it sends half the bytes",
+                    site,
+                    needed_bytes=sent([site]) / 2,
                 )
 
 
@@ -140,19 +151,19 @@ def left_whole(program: Program) -> Iterator[Finding]:
         return
     sums = [s for s in program.sites if s.kind == "all_reduce" and (not s.is_written or s.primitive in _SCATTERS)]
     sites = [site for site in sums if _is_cut_into_shards(program, site)]
-    sent = sum(((s.transfer.wire_bytes or Fraction(0)) * (s.transfer.executions or 1) for s in sites), Fraction(0))
-    if sent >= _WORTH_A_FLAG:
+    now = sent(sites)
+    if now >= _WORTH_A_FLAG:
         payload = sum(site.transfer.payload_bytes * (site.transfer.executions or 1) for site in sites)
         sentence = (
             f"the compiler makes all-reduces of reduce-scatters (T1): {exact(payload)} B over "
             f"{listed(site.transfer.span for site in sites)}, of which each device keeps its shard; scattered, each "
-            f"would send {exact(sent / 2)} B a step instead of {exact(sent)}"
+            f"would send {exact(now / 2)} B a step instead of {exact(now)}"
         )
         advice = (
             f"LIBTPU_INIT_ARGS=--{T1_FLAG}=true before JAX starts keeps most reduce-scatters (lab explain T1), as does "
             f'compiler_options={{"{T1_FLAG}": "true"}} of a Lowered\'s compile'
         )
-        yield program.finding("not_scattered", sentence, advice, *sites)
+        yield program.finding("not_scattered", sentence, advice, *sites, needed_bytes=now / 2)
 
 
 def _is_cut_into_shards(program: Program, site: Site) -> bool:
@@ -178,7 +189,10 @@ def given_back_whole(program: Program) -> Iterator[Finding]:
             f"though {name.partition(' ')[0]} itself is sharded"
         )
         advice = f"give it the argument's sharding in out_shardings: {_SCATTERED[program.platform == Platform.CPU]}"
-        yield program.finding("given_back_whole", sentence, advice, *sites, memory_bytes=held)
+        kept = 1 if program.platform == Platform.CPU else Fraction(1, 2)
+        yield program.finding(
+            "given_back_whole", sentence, advice, *sites, memory_bytes=held, needed_bytes=kept * sent(sites)
+        )
 
 
 def _given_back(program: Program, site: Site) -> list[Shape]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from lab.core.known import known
 from lab.core.units import bytes_text, scaled
 from lab.diagnosis.finding import Finding
-from lab.diagnosis.program import Program, times
+from lab.diagnosis.program import Program, dtype_of_product, times
+from lab.hlo.flops import Work
 from lab.hlo.walk import Visit
 
 # Splitting takes a message more, some microseconds. 1e8 FLOPs take one at 1e14 a second, a MiB is read in less: below
@@ -22,24 +24,33 @@ _SHARE = 0.1
 def computed_redundantly(program: Program) -> Iterator[Finding]:
     if program.axes is None or program.axes.size == 1 or (program.ledger.devices or 1) == 1:
         return
-    found = dict(_repeated_products(program))
-    for axes, (work, visits) in found.items():
+    found = _repeated_products(program)
+    for axes, visits in found.items():
+        flops = _by_dtype(visits)
+        work = flops.total()
         if work >= max(_SMALLEST_FLOPS, _SHARE * (program.ledger.flops or 0)):
-            yield _finding(program, axes, f"matrix products, {scaled(work, 'FLOP')} a step,", _line(program, visits))
+            yield _finding(program, axes, f"matrix products, {scaled(work, 'FLOP')} a step,", visits, flops)
     if not found and not program.ledger.flops and not program.sites:
         yield from _everything(program)
 
 
-def _repeated_products(program: Program) -> Iterator[tuple[tuple[str, ...], tuple[int, list[Visit]]]]:
-    """By the axes along which nothing of them varies: FLOPs of products in a step, and the products."""
-    work: dict[tuple[str, ...], tuple[int, list[Visit]]] = {}
+def _repeated_products(program: Program) -> dict[tuple[str, ...], list[tuple[Visit, Work]]]:
+    """By the axes along which nothing of them varies."""
+    found: dict[tuple[str, ...], list[tuple[Visit, Work]]] = {}
     for visit, product in program.reading.products:
         varies = program.variation.along(visit)
         alike = tuple(axis for axis in known(program.axes).names if axis in program.variation.everything - varies)
         if alike and product.flops:
-            total, visits = work.get(alike, (0, []))
-            work[alike] = total + product.flops * (visit.executions or 1), [*visits, visit]
-    yield from work.items()
+            found.setdefault(alike, []).append((visit, product))
+    return found
+
+
+def _by_dtype(products: list[tuple[Visit, Work]]) -> Counter[str]:
+    """FLOPs of a step."""
+    found = Counter[str]()
+    for visit, work in products:
+        found[dtype_of_product(visit)] += (work.flops or 0) * (visit.executions or 1)
+    return found
 
 
 def _everything(program: Program) -> Iterator[Finding]:
@@ -48,20 +59,34 @@ def _everything(program: Program) -> Iterator[Finding]:
     held = sum(argument.local.bytes for argument in program.arguments)
     if alike == program.variation.everything and held >= _SMALLEST_BYTES:
         axes = tuple(axis for axis in known(program.axes).names if axis in alike)
-        yield _finding(program, axes, f"all operations, on {bytes_text(held)} of arguments,", _line(program, []))
+        yield _finding(program, axes, f"all operations, on {bytes_text(held)} of arguments,", accessed_bytes=held)
 
 
-def _finding(program: Program, axes: tuple[str, ...], what: str, line: str | None) -> Finding:
-    factor = times(prod(known(program.axes)[axis] for axis in axes))
+def _finding(
+    program: Program,
+    axes: tuple[str, ...],
+    what: str,
+    products: Sequence[tuple[Visit, Work]] = (),
+    flops: Mapping[str, int] | None = None,
+    accessed_bytes: int = 0,
+) -> Finding:
+    devices = prod(known(program.axes)[axis] for axis in axes)
     sentence = (
-        f"{what} are repeated by all devices along {', '.join(axes)}, over which nothing in them is sharded: {factor} "
-        "the work needed"
+        f"{what} are repeated by all devices along {', '.join(axes)}, over which nothing in them is sharded: "
+        f"{times(devices)} the work needed"
     )
     advice = f"shard a dim of an operand over {', '.join(axes)}, by in_shardings or jax.lax.with_sharding_constraint"
-    return program.finding("computed_redundantly", sentence, advice, origin=line)
+    return program.finding(
+        "computed_redundantly",
+        sentence,
+        advice,
+        origin=_line(program, products),
+        flops={dtype: work - work // devices for dtype, work in (flops or {}).items()},
+        accessed_bytes=accessed_bytes - accessed_bytes // devices,
+    )
 
 
-def _line(program: Program, visits: list[Visit]) -> str | None:
+def _line(program: Program, products: Sequence[tuple[Visit, Work]]) -> str | None:
     entry = program.module.entry
-    instructions = [visit.instruction for visit in visits] or (entry.instructions if entry else [])
+    instructions = [visit.instruction for visit, _ in products] or (entry.instructions if entry else [])
     return next((place for i in instructions if (place := program.origin(i))), None)

@@ -9,7 +9,7 @@ from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place
 from lab.diagnosis.invariant import is_invariant, loop_of
 from lab.diagnosis.kinds.accumulation import trips
-from lab.diagnosis.program import Program, Site, largest, times
+from lab.diagnosis.program import Program, Site, largest, sent, times
 from lab.hlo.text import Computation
 
 _KINDS = ("all_gather", "all_reduce", "all_to_all", "collective_permute")
@@ -53,4 +53,6 @@ def _finding(program: Program, sites: list[Site], often: int) -> Finding:
         "do it before the loop: constrain the value there to the sharding that the loop uses, such as "
         "jax.lax.with_sharding_constraint(w, P()), outside of any jax.checkpoint of the loop's body"
     )
-    return program.finding("repeated_in_loop", sentence, advice, *sites)
+    return program.finding(
+        "repeated_in_loop", sentence, advice, *sites, needed_bytes=sent(sites) / often if often else None
+    )

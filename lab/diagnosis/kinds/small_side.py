@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 
 from lab.core.units import exact
 from lab.diagnosis.finding import Finding
@@ -32,7 +33,7 @@ def cut_for_small(program: Program) -> Iterator[Finding]:
             )
             if program.is_differentiated:
                 advice += "; its gradient is then summed by one all-reduce, as many bytes as a scatter and a gather"
-            yield program.finding("cut_for_small", sentence, advice, *sites)
+            yield program.finding("cut_for_small", sentence, advice, *sites, needed_bytes=Fraction(0))
 
 
 def _whole_bytes(program: Program, argument: Argument) -> int:

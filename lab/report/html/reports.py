@@ -7,8 +7,18 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from lab.core.units import count
-from lab.report.diagnosis import SHOWN, evidence, gaps, not_shown, verdict
+from lab.report.diagnosis import (
+    SHOWN,
+    amounts,
+    apart,
+    evidence,
+    gaps,
+    not_shown,
+    remark_text,
+    step_lines,
+    verdict,
+    waste_text,
+)
 from lab.report.html import ledgers, runs
 from lab.report.html.audit import audit
 from lab.report.html.holding import holding
@@ -66,13 +76,14 @@ def experiments(
 
 
 def _found(diagnoses: Sequence[Diagnosis]) -> Verdict:
-    found = sum(len(diagnosis.findings) for diagnosis in diagnoses)
+    found = [finding for diagnosis in diagnoses for finding in diagnosis.findings]
+    is_bad = not all(finding.is_remark for finding in found)
     too_large = any(ledgers.does_not_fit(diagnosis.ledger) for diagnosis in diagnoses)
     clean = "; ".join(dict.fromkeys(map(verdict, diagnoses)))
-    word = count(found, "finding") if found else f"{clean[0].upper()}{clean[1:]}"
+    word = amounts(found) if found else clean
     sentences = ledgers.sums(diagnoses[0].ledger) if len(diagnoses) == 1 else (f"{len(diagnoses)} programs.",)
     tone = "plain" if any(map(gaps, diagnoses)) else "good"
-    return Verdict(word, sentences, "bad" if found or too_large else tone)
+    return Verdict(f"{word[0].upper()}{word[1:]}", sentences, "bad" if is_bad or too_large else tone)
 
 
 def _program(diagnosis: Diagnosis) -> Part:
@@ -92,11 +103,12 @@ def _program(diagnosis: Diagnosis) -> Part:
 
 
 def findings(diagnosis: Diagnosis) -> Markup:
-    """Each with what it costs and what to try."""
+    """Each with what it costs and what to try, remarks after them."""
     found = diagnosis.findings
-    return joined(_finding(number, finding) for number, finding in enumerate(found[:SHOWN], 1)) + paragraphs(
-        not_shown(found)
-    )
+    findings, remarks = apart(found[:SHOWN])
+    listed = joined(_finding(number, finding) for number, finding in enumerate(findings, 1))
+    noted = paragraphs(f"Remark: {remark_text(remark)}" for remark in remarks)
+    return paragraphs(step_lines(diagnosis)) + listed + noted + paragraphs(not_shown(found))
 
 
 def _finding(number: int, finding: Finding) -> Markup:
@@ -105,6 +117,7 @@ def _finding(number: int, finding: Finding) -> Markup:
         "article",
         heading,
         element("p", evidence(finding), class_="note"),
+        *[element("p", waste, class_="note") for waste in (waste_text(finding),) if waste],
         element("p", f"Try: {finding.advice}"),
         class_="finding",
     )

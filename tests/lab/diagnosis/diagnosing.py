@@ -1,6 +1,7 @@
 """What the tests of the diagnosis share: programs compiled, read and diagnosed."""
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 from lab import diagnosis
@@ -28,6 +29,11 @@ def only(found: Diagnosis) -> Finding:
 
 def kinds(found: Diagnosis) -> list[str]:
     return [finding.kind for finding in found.findings]
+
+
+def wasted(finding: Finding) -> Fraction:
+    """What it sends and need not, of one device in a step."""
+    return sum(finding.cost.wire_bytes.values(), Fraction(0))
 
 
 def line(function: Callable, below: int = 0) -> str:

@@ -20,7 +20,7 @@ from lab.report.diagnosis import findings_text
 from tests.cases.compiling import ahead_of_time_gpu, ahead_of_time_tpu, array, cpu, mesh_on, pinned
 from tests.data import kept
 from tests.data.catalogue import PROGRAMS
-from tests.lab.diagnosis.diagnosing import diagnosed, kinds, only
+from tests.lab.diagnosis.diagnosing import diagnosed, kinds, only, wasted
 
 TWO_HOSTS = "gpu:h100:2x8"
 
@@ -181,7 +181,8 @@ def test_gradients_weighted_by_their_tokens_are_reduced_in_every_micro_batch_whi
     finding, better = only(diagnosed(mesh, accumulated, *args, out=P())), diagnosed(mesh, once, *args)
     assert (finding.kind, "6x fewer" in finding.sentence) == ("reduced_in_loop", True)
     arrays = [part for t in better.ledger.transfers for part in t.split() if part.payload_bytes > 4]
-    assert finding.totals.wire_bytes == 6 * sum(part.wire_bytes for part in arrays)
+    once = sum(part.wire_bytes for part in arrays)
+    assert (finding.totals.wire_bytes, wasted(finding), finding.cost.at_most) == (6 * once, 5 * once, False)
     assert kinds(better) == []
 
 
@@ -247,6 +248,7 @@ def test_a_table_that_no_chunk_changes_is_gathered_for_each_and_once_where_it_is
     finding = only(told)
     assert (finding.kind, "table_VD f32[256,64]" in finding.sentence) == ("repeated_in_loop", True)
     assert finding.totals.wire_bytes == wire_bytes(told) == 5 * wire_bytes(better)
+    assert wasted(finding) == wire_bytes(told) - wire_bytes(better)
     assert "5x fewer" in finding.sentence and kinds(better) == []
 
 
@@ -312,7 +314,7 @@ def test_a_gradient_that_calls_add_to_a_donated_sum_sends_nothing_where_it_stays
         better = diagnosed(own, unreduced, array(own, (64, 64)), array(own, (32, 64), "data"))
     finding = only(told)
     assert finding.kind == "summed_across_calls" and "total_DF f32[64,64] P()" in finding.sentence
-    assert wire_bytes(better) == 0
+    assert (wire_bytes(better), wasted(finding)) == (0, wire_bytes(told))
     assert f"a call would send {exact(wire_bytes(told))} B less" in finding.sentence
 
 
@@ -352,6 +354,7 @@ def test_a_weight_of_8_bits_that_is_gathered_wide_is_told_with_what_it_sends_whe
     assert finding.kind == "narrowed_after" and "cast to f8e4m3fn" in finding.sentence
     said = f"{exact(wire_bytes(better))} B a step sent by each device instead of {exact(wire_bytes(told))}"
     assert said in finding.sentence and kinds(better) == []
+    assert wasted(finding) == wire_bytes(told) - wire_bytes(better)
 
 
 @pytest.mark.compiles
@@ -382,6 +385,7 @@ def test_a_known_order_of_blocks_gathers_all_and_as_permutes_sends_what_is_said_
     finding = only(told)
     assert finding.kind == "permuted_by_gather"
     assert f"of which each device keeps {exact(wire_bytes(better))} B" in finding.sentence
+    assert wasted(finding) == wire_bytes(told) - wire_bytes(better)
     assert kinds(better) == []
 
 
@@ -401,9 +405,11 @@ def test_heads_that_are_gathered_for_a_weight_split_elsewhere_stay_where_they_ar
         q_BHD, w_RHD = array(mesh, (32, 16, 32), None, "model"), array(mesh, (64, 16, 32), *spec)
         return diagnosed(mesh, lambda q_BHD, w_RHD: jnp.einsum("bhd,rhd->bhr", q_BHD, w_RHD), q_BHD, w_RHD)
 
-    finding, better = only(inspected("model")), inspected(None, "model")
+    told, better = inspected("model"), inspected(None, "model")
+    finding = only(told)
     assert finding.kind == "batch_dim_gathered" and "q_BHD f32[32,16,32]" in finding.sentence
     assert "the product moves nothing" in finding.sentence and better.ledger.transfers == ()
+    assert wasted(finding) == wire_bytes(told)
 
 
 @ahead_of_time_gpu
@@ -430,7 +436,7 @@ def test_activations_gathered_for_a_split_scale_alone_are_told_with_what_a_whole
     assert {str(t.kind) for t in finding.transfers} == {"all_gather"}
     # All-reduces over fsdp hold 192 B more of a whole scale's gradient.
     spared = wire_bytes(told) - wire_bytes(better)
-    assert finding.totals.wire_bytes == spared + 192 and "cut_for_small" not in kinds(better)
+    assert finding.totals.wire_bytes == wasted(finding) == spared + 192 and "cut_for_small" not in kinds(better)
 
 
 @pytest.mark.compiles
@@ -446,16 +452,19 @@ def test_a_large_weight_in_another_order_of_axes_is_told_with_what_its_tokens_an
         return diagnosed(mesh, logits, h_TD, head_DV, out=P("batch", "model"))
 
     told, better = inspected(None, ("batch", "model")), inspected(None, ("model", "batch"), is_moved=True)
-    assert kinds(told) == ["larger_side_gathered", "axis_order"]
-    assert "gathers head_DV f32[64,2048]" in told.findings[0].sentence
+    # Of the permute all is spared, of the gather what the tokens and the output do not send.
+    assert kinds(told) == ["axis_order", "larger_side_gathered"]
+    assert sum(map(wasted, told.findings)) == wire_bytes(told) - wire_bytes(better)
+    reordered, gathered = told.findings
+    assert "gathers head_DV f32[64,2048]" in gathered.sentence
     sent = {str(t.kind): exact(t.payload_bytes) for t in better.ledger.transfers}
-    assert f"other operand would be {sent['all_gather']} B" in told.findings[0].sentence
-    assert f"scattering the output {sent['all_to_all']} B" in told.findings[0].sentence
+    assert f"other operand would be {sent['all_gather']} B" in gathered.sentence
+    assert f"scattering the output {sent['all_to_all']} B" in gathered.sentence
     assert sum(finding.totals.wire_bytes for finding in told.findings) == wire_bytes(told)
 
     def permuted(found):
         return sum(t.wire_bytes for t in found.ledger.transfers if t.kind == "collective_permute")
 
     in_order = inspected(None, ("model", "batch"))
-    assert (permuted(told), permuted(in_order)) == (told.findings[1].totals.wire_bytes, 0)
+    assert (permuted(told), permuted(in_order)) == (reordered.totals.wire_bytes, 0)
     assert kinds(better) == []
