@@ -196,6 +196,7 @@ class _Stated:
     pairs: tuple[tuple[Count, Count], ...] | None = None
     network_kind: Kind | None = None
     is_over_products: bool | None = None
+    repeats: str | None = None
 
 
 @dataclass(frozen=True)
@@ -228,6 +229,8 @@ class Transfer(_Stated):
         None where each has one receiver.
       is_over_products: products run between its start and where it is awaited, so that the schedule can hide it; None
         where the text is no GPU's schedule.
+      repeats: the instruction that moved the same value before: XLA, not the program, asks for it again, so that the
+        result of the first need not be kept.
       provenance: of a predicted transfer, how its value is computed.
     """
 

@@ -37,6 +37,7 @@ class NoteKind(StrEnum):
     STATED_FLOPS = auto()
     FLOPS_IN_BRANCHES = auto()
     PROMOTED_REDUCTIONS = auto()
+    REMATERIALIZED_TRANSFERS = auto()
     GRADIENTS_SUMMED_NARROW = auto()
     SUMMED_IN_8_BITS = auto()
     WEIGHTS_GATHERED_AGAIN = auto()

@@ -22,7 +22,7 @@ from lab.hlo.integrity import faults
 from lab.hlo.names import read_frames, scope
 from lab.hlo.opcodes import is_known
 from lab.hlo.placement import Devices, Placement
-from lab.hlo.rematerialized import repeats
+from lab.hlo.rematerialized import repeated_transfers, repeats
 from lab.hlo.shapes import arrays
 from lab.hlo.text import Instruction, Module, parse
 from lab.hlo.walk import Notes, Visit, Walk, walk
@@ -169,8 +169,15 @@ def _transfers(
 ) -> list[tuple[Transfer, Visit]]:
     visits = [visit for visit in reached.visits if visit.instruction.opcode in collectives.OPCODES]
     _note_unreached(reader.module, visits, notes)
-    found = [(reader.transfer(visit, notes), visit) for visit in collectives.once(visits)]
-    known_ones = [(transfer, visit) for transfer, visit in found if transfer is not None]
+    visits = collectives.once(visits)
+    found = [(reader.transfer(visit, notes), visit) for visit in visits]
+    again = repeated_transfers(visits)
+    _note_rematerialized(again, notes)
+    known_ones = [
+        (replace(transfer, repeats=again[visit.instruction]) if visit.instruction in again else transfer, visit)
+        for transfer, visit in found
+        if transfer is not None
+    ]
     if not overlap.is_gpu_schedule(reader.module, visits):
         return known_ones
     starts = overlap.over_products(reader.module, {i for i, one in work.items() if not one.is_elementwise})
@@ -198,6 +205,15 @@ def _note_promoted(found: list[tuple[Transfer, Visit]], target: Target | None, n
         run = "runs" if len(dtypes) == 1 else "run"
         sentence = f"{count(len(dtypes), 'reduction')} {run} in {' and '.join(sorted({*dtypes}))}: {reason}"
         notes[Note(NoteKind.PROMOTED_REDUCTIONS, sentence)] = False
+
+
+def _note_rematerialized(again: Mapping[Instruction, str], notes: Notes) -> None:
+    if again:
+        sentence = (
+            f"{count(len(again), 'transfer')} that the program asks for once and XLA does again where the result is "
+            f"used again, since the step has no room to keep it, the first: {next(iter(again)).name}"
+        )
+        notes[Note(NoteKind.REMATERIALIZED_TRANSFERS, sentence)] = False
 
 
 def _check_sizes(source: str, devices: int | None, axes: Axes | None, target: Target | None) -> None:

@@ -138,7 +138,7 @@ def rows_text(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
 
 
-_PLACES = ("scope", "executions", "instruction", "op_name", "parts", "groups", "pairs", "is_over_products")
+_PLACES = ("scope", "executions", "instruction", "op_name", "parts", "groups", "pairs", "is_over_products", "repeats")
 """What tells transfers of one row apart: where each stands in the program."""
 _common = attrgetter(*(each.name for each in fields(Transfer) if each.name not in _PLACES))
 

@@ -48,6 +48,7 @@ class Term:
     """One predicted transfer and what the compiled program does for it.
 
     Attributes:
+      predicted: what theory asks for; with no executions, what a compiler does beside that.
       measured: the transfers that carry it out; of a refuted term, those that stand in its place; () where there are
         none.
       explanation: the behaviours or the contradiction, in a sentence.
@@ -63,6 +64,10 @@ class Term:
     behaviours: tuple[str, ...] = ()
     did_not_happen: tuple[str, ...] = ()
     hint: str | None = None
+
+    @property
+    def is_added(self) -> bool:
+        return self.predicted.executions == 0
 
     @property
     def taken_by_size(self) -> tuple[Transfer, ...]:
@@ -214,7 +219,11 @@ def settle(predicted: Ledger, measured: Ledger, context: Context) -> Settlement:
     what sends nothing is left out on both sides."""
     found = _settled(_moving(predicted), measured, context)
     for changes in _plans(found, context):
-        terms = [followed(term.predicted, changes.get(place, {})) for place, term in enumerate(found.terms)]
+        terms = [
+            followed(term.predicted, changes.get(place, {}))
+            for place, term in enumerate(found.terms)
+            if not term.is_added
+        ]
         if _settled(terms, measured, context).verdict is not Verdict.REFUTED:
             hinted = tuple(
                 replace(term, hint=hint(term.predicted, changes[place], context)) if place in changes else term
@@ -251,16 +260,33 @@ def _settled(predicted: Sequence[Transfer], measured: Ledger, context: Context) 
         for place, taken in behaviour.recognise_together(open_terms, done, unclaimed, context).items():
             settled[place] = _explained((behaviour,), open_terms.pop(place), taken, Status.ATTRIBUTED)
             unclaimed = subtract(unclaimed, taken)
+    added = _added([settled[place] for place in sorted(settled)], unclaimed, context)
+    unclaimed = subtract(unclaimed, tuple(t for term in added for t in term.measured))
     settle_open(_contradicted, _any)
     for place, term in open_terms.items():
         settled[place] = Term(term, (), Status.MISSING, "the compiled program has no such transfer")
-    return Settlement(tuple(settled[place] for place in sorted(settled)), unclaimed, measured.is_complete)
+    return Settlement((*(settled[place] for place in sorted(settled)), *added), unclaimed, measured.is_complete)
+
+
+def _added(settled: Iterable[Term], unclaimed: Unclaimed, context: Context) -> tuple[Term, ...]:
+    """What a compiler does beside what settled terms ask for, as terms of their own that are not predicted."""
+    found: list[Term] = []
+    for behaviour in CATALOGUE:
+        if behaviour.recognise_added is None or behaviour.platform not in (None, context.platform):
+            continue
+        for term in settled:
+            if taken := behaviour.recognise_added(term.measured, unclaimed):
+                nothing = replace(term.predicted, executions=0)
+                found.append(_explained((behaviour,), nothing, taken, Status.ATTRIBUTED))
+                unclaimed = subtract(unclaimed, taken)
+    return tuple(found)
 
 
 def _plans(found: Settlement, context: Context) -> Iterator[dict[int, Change]]:
     """What terms that are not settled, or beside which something is left over, would have to state, by their place:
     each by itself, then those alike together. Whoever gives such advice tries it first."""
-    wanting = {place: term for place, term in enumerate(found.terms) if _left_over((term,), found.unexplained)}
+    asked = {place: term for place, term in enumerate(found.terms) if not term.is_added}
+    wanting = {place: term for place, term in asked.items() if _left_over((term,), found.unexplained)}
     alone = {place: _change((term,), found.unexplained, context) for place, term in wanting.items()}
     if by_itself := {place: change for place, change in alone.items() if change}:
         yield by_itself

@@ -17,8 +17,8 @@ def claim(wanted: Transfer, unclaimed: Unclaimed, is_any_shift: bool = False) ->
     where there are fewer.
 
     Alike are kind, axes, group size and number of groups (those of a permute where they are stated), shift, dtype,
-    payload, whether it always runs and whether it gathers, whether it was widened where that is wanted, and phase and
-    scope where the text states them.
+    payload, whether it always runs and whether it gathers, what it repeats, whether it was widened where that is
+    wanted, and phase and scope where the text states them.
 
     Args:
       is_any_shift: it does not matter in which direction a permute moves, and how far.
@@ -126,4 +126,5 @@ def _likeness(transfer: Transfer) -> tuple[object, ...]:
         transfer.payload_bytes,
         transfer.conditional,
         transfer.is_masked_gather,
+        transfer.repeats,
     )

@@ -56,6 +56,8 @@ RecogniseTogether = Callable[
 # Whether a predicted transfer that a rewrite leaves nothing of is part of another predicted one, which these behaviours
 # explain.
 AbsorbedBy = Callable[[Transfer, Transfer, tuple[str, ...]], bool]
+# Which unclaimed transfers a compiler adds to those that carry out a settled one, and no term asks for.
+RecogniseAdded = Callable[[Unclaimed, Unclaimed], Unclaimed]
 
 
 @dataclass(frozen=True)
@@ -92,9 +94,11 @@ class Behaviour(CompilerNote):
       absorbed_by: of a rewrite that may leave nothing: which other transfer then does the work, and has to be there.
       recognise: of one that only shows in the compiled text: what it finds is explained, and never counts as predicted.
       recognise_together: of such a one that makes one transfer of several.
+      recognise_added: of such a one that sends more beside what is asked for.
     """
 
     rewrite: Rewrite | None = None
     absorbed_by: AbsorbedBy | None = None
     recognise: Recognise | None = None
     recognise_together: RecogniseTogether | None = None
+    recognise_added: RecogniseAdded | None = None

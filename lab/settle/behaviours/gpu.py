@@ -8,6 +8,7 @@ from lab.core.ledger import Kind, Phase, Transfer
 from lab.meshes.platforms import Platform
 from lab.settle.behaviours.behaviour import Behaviour, Certainty, CompilerNote, Context
 from lab.settle.behaviours.transforms import is_declared_scatter, is_gradient
+from lab.settle.unclaimed import Unclaimed, claim_up_to
 
 G1 = CompilerNote(
     id="G1",
@@ -114,7 +115,7 @@ G10 = CompilerNote(
     certainty=Certainty.PREDICTABLE,
     effect="if a step needs more than its arguments plus 95 % of what they leave free of 80 % of the chip's memory, "
     "XLA rematerializes: attention probabilities kept for the gradients of the values are recomputed, and "
-    "zero-initialized gradient buffers are allocated later; affects memory, not bytes on the wire",
+    "zero-initialized gradient buffers are allocated later; with jax 0.11 transfers are done again, too (G13)",
     when="a step that nearly fills the memory of the chip",
     remedy="use smaller micro-batches",
 )
@@ -141,8 +142,27 @@ G12 = CompilerNote(
     refusal="Couldn't find output tile sizes that satisfy hlo",
 )
 
+
+def _done_again(done: Unclaimed, unclaimed: Unclaimed) -> Unclaimed:
+    """Each clone of what is done, at most as often."""
+    clones = [(first, again) for first in done for again in unclaimed if again.repeats == first.instruction is not None]
+    return tuple(t for first, again in clones for t in claim_up_to(replace(first, repeats=again.repeats), (again,)))
+
+
+G13 = Behaviour(
+    id="G13",
+    platform=Platform.GPU,
+    certainty=Certainty.READABLE,
+    effect="a transfer whose result is used again later is done again there, at most as often as the program's own",
+    when="jax 0.11; the step has no room to keep the result (G10), and nothing runs beside the transfer that could "
+    "hide it. The text names the clone after its original, `X.remat` after `X`, and gives both the same operand, "
+    "groups and type",
+    remedy="make room: smaller micro-batches, or state that is sharded over more devices",
+    recognise_added=_done_again,
+)
+
 # In the order in which they act.
-BEHAVIOURS = (G6, G9)
+BEHAVIOURS = (G6, G9, G13)
 NOTES = (
     G1,
     G2,

@@ -332,8 +332,8 @@ def test_only_a_predictable_behaviour_rewrites_a_prediction(behaviour):
 
 @pytest.mark.parametrize("behaviour", CATALOGUE, ids=lambda b: b.id)
 def test_an_id_of_the_catalogue_is_code_that_decides(behaviour):
-    rules = (behaviour.rewrite, behaviour.recognise, behaviour.recognise_together)
-    assert rules.count(None) == 2
+    rules = (behaviour.rewrite, behaviour.recognise, behaviour.recognise_together, behaviour.recognise_added)
+    assert rules.count(None) == 3
 
 
 def test_ids_are_unique():
