@@ -92,8 +92,11 @@ class Walk:
         return [UNKNOWN] * len(eqn.outvars)
 
     def _scanned(self, eqn: Any, values: list[Any], names: str, times: int, inside: bool) -> list[Any]:
-        body, length, fixed, count = (eqn.params[name] for name in ("jaxpr", "length", "num_consts", "num_carry"))
-        consts, carried, xs = values[:fixed], values[fixed : fixed + count], values[fixed + count :]
+        body, length = eqn.params["jaxpr"], eqn.params["length"]
+        inner = getattr(body, "jaxpr", body)
+        # Releases of JAX count carried values otherwise; what is scanned has a dim more outside.
+        count, kept = (_alike(*each) for each in ((eqn.outvars, inner.outvars), (eqn.invars, inner.invars)))
+        consts, carried, xs = values[: kept - count], values[kept - count : kept], values[kept:]
         if not self.place:
             self.run(body, [*consts, *[UNKNOWN] * len((*carried, *xs))], names, times * length, inside)
             return [UNKNOWN] * len(eqn.outvars)
@@ -107,6 +110,10 @@ class Walk:
             *carried,
             *[UNKNOWN if any(y is UNKNOWN for y in ys) else np.stack(ys) for ys in zip(*stacked, strict=True)],
         ]
+
+
+def _alike(outside: Any, inside: Any) -> int:
+    return sum(a.aval.ndim == b.aval.ndim for a, b in zip(outside, inside, strict=True))
 
 
 def _followed(x: Any) -> Any:
