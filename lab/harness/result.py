@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -67,6 +67,7 @@ class Composition:
     Attributes:
       sent_by_stages: [stages]: wire bytes that a device of each stage sends a step, its branches taken as often as the
         schedule says.
+      sent_by_axes: the same by axes, the most first.
       once_a_step: the transfers that are not repeated for further micro-batches.
       computed: None where theory does not tell it.
     """
@@ -74,6 +75,7 @@ class Composition:
     sent_by_stages: tuple[Fraction, ...]
     once_a_step: tuple[Transfer, ...]
     computed: Computed | None
+    sent_by_axes: Mapping[str, tuple[Fraction, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -195,6 +197,7 @@ def _composition(found: Composition | None) -> CompositionJson | UnsetType:
         computed.by_stages if computed else (),
         computed.every_branch if computed else None,
         computed.compiled_by_stages if computed else (),
+        found.sent_by_axes,
     )
 
 

@@ -77,10 +77,10 @@ class MemoryJson:
 @dataclass(frozen=True)
 class CompositionJson:
     """Of a step of several parallelisms, by theory: wire bytes that a device of each pipeline stage sends a step, its
-    branches taken as often as the schedule says; the transfers that are not repeated for further micro-batches; and
-    where theory tells them the FLOPs of a device of the busiest stage by cause, of each stage by the schedule, and of a
-    text whose branches all run every time. `compiled_flops_by_stages` are those of the compiled text, its branches
-    taken as often as the schedule says."""
+    branches taken as often as the schedule says, and the same by axes; the transfers that are not repeated for further
+    micro-batches; and where theory tells them the FLOPs of a device of the busiest stage by cause, of each stage by the
+    schedule, and of a text whose branches all run every time. `compiled_flops_by_stages` are those of the compiled
+    text, its branches taken as often as the schedule says."""
 
     sent_by_stages: tuple[Fraction, ...]
     once_a_step: tuple[str, ...]
@@ -89,6 +89,7 @@ class CompositionJson:
     flops_by_stages: tuple[Fraction, ...] = ()
     flops_if_every_branch: Fraction | None = None
     compiled_flops_by_stages: tuple[Fraction, ...] = ()
+    sent_by_axes: Mapping[str, tuple[Fraction, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

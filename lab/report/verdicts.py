@@ -14,6 +14,7 @@ from lab.core.units import bytes_text, count, exact, listed, scaled, share_text
 from lab.report.axis_lines import axis_lines
 from lab.report.fitted import Column
 from lab.report.memory import memory_text
+from lab.report.pipelines import idle_lines
 from lab.report.tables import columns_text, kind_text
 from lab.settle import Settlement, Status, Term, Verdict
 
@@ -144,15 +145,19 @@ def in_branches(result: Result) -> list[str]:
 
 
 def by_schedule(result: Result) -> list[str]:
-    """What devices really send where stages take different branches, and what is not repeated for micro-batches."""
-    found, words = result.composition, list[str]()
+    """How long stages wait, what their devices really send where they take different branches, and what is not repeated
+    for micro-batches."""
+    found, words = result.composition, idle_lines(result)
     if found is None:
         return words
     if sent := found.sent_by_stages:
         busiest = max(range(len(sent)), key=lambda stage: sent[stage])
+        along = [f"{axes} {bytes_text(some[busiest])}" for axes, some in found.sent_by_axes.items() if some[busiest]]
+        by_axes = f" ({', '.join(along)})" if along else ""
         words.append(
             f"by theory and the schedule, a device of the busiest stage ({busiest}) sends "
-            f"{bytes_text(sent[busiest])} a step, one of all stages {bytes_text(sum(sent) / len(sent))} on average"
+            f"{bytes_text(sent[busiest])} a step{by_axes}, "
+            f"one of all stages {bytes_text(sum(sent) / len(sent))} on average"
         )
     if found.once_a_step:
         axes = _by_axes(found.once_a_step)

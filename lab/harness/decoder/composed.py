@@ -28,7 +28,7 @@ from lab.programs.memory.saved import offloaded_bytes
 from lab.programs.models.decoder import Parameters
 from lab.programs.pipelines import program as pipelines
 from lab.programs.pipelines.program import PipelineShape
-from lab.programs.pipelines.taken import computed_by_stages, sent_by_stages
+from lab.programs.pipelines.taken import computed_by_stages, sent_by_axes
 from lab.programs.strategies import program as strategies
 from lab.programs.strategies.program import Program
 
@@ -131,8 +131,10 @@ def _composition(shape: ComposedShape, axes: Axes, measured: Ledger | None) -> C
         pairs = zip(here.transfers, twice.transfers, strict=True)
         once = tuple(t for t, other in pairs if t.executions == other.executions)
     sized = composed.sized(of, shape)
-    by_stages = sent_by_stages(of.strategy, sized, axes, here) if isinstance(sized, PipelineShape) else ()
-    return Composition(by_stages, once, computed(shape, axes, measured))
+    sent = sent_by_axes(of.strategy, sized, axes, here) if isinstance(sized, PipelineShape) else {}
+    most_first = dict(sorted(sent.items(), key=lambda item: sum(item[1]), reverse=True))
+    by_stages = tuple(sum(each, Fraction(0)) for each in zip(*sent.values(), strict=True))
+    return Composition(by_stages, once, computed(shape, axes, measured), most_first)
 
 
 def computed(shape: ComposedShape, axes: Axes, measured: Ledger | None) -> Computed | None:

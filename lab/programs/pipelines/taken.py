@@ -18,19 +18,28 @@ EMBEDDING = "embedding"
 """Scope of what the first chunk begins with; what else is no layer's ends the last one."""
 
 
-def sent_by_stages(strategy: Strategy, shape: PipelineShape, axes: Axes, predicted: Ledger) -> tuple[Fraction, ...]:
-    """[stages]: wire bytes that a device of each stage sends a step.
+def sent_by_axes(
+    strategy: Strategy, shape: PipelineShape, axes: Axes, predicted: Ledger
+) -> dict[str, tuple[Fraction, ...]]:
+    """[stages], by the axes that they go along: wire bytes that a device of each stage sends a step.
 
     Args:
       predicted: the ledger of the whole step, in which branches run every time.
     """
     table = table_for(strategy, shape, axes)
     done = visits(table, shape.chunks)
-    sent = [Fraction(0)] * axes[PIPE]
+    sent: dict[str, tuple[Fraction, ...]] = {}
     for t in predicted.transfers:
         most = known(t.executions) * Fraction(known(t.wire_bytes))
-        sent = [so_far + most * share for so_far, share in zip(sent, _shares(t, done, shape, table), strict=True)]
-    return tuple(sent)
+        before, shares = sent.get(t.span, (Fraction(0),) * axes[PIPE]), _shares(t, done, shape, table)
+        sent[t.span] = tuple(so_far + most * share for so_far, share in zip(before, shares, strict=True))
+    return sent
+
+
+def sent_by_stages(strategy: Strategy, shape: PipelineShape, axes: Axes, predicted: Ledger) -> tuple[Fraction, ...]:
+    """The same along all axes together."""
+    sent = sent_by_axes(strategy, shape, axes, predicted).values()
+    return tuple(sum(each, Fraction(0)) for each in zip([Fraction(0)] * axes[PIPE], *sent, strict=True))
 
 
 def computed_by_stages(

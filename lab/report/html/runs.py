@@ -10,10 +10,7 @@ from markupsafe import Markup
 from lab.core.codec import to_json
 from lab.core.ledger import Totals, Transfer
 from lab.core.units import bytes_text, count, exact
-from lab.meshes.axes import PIPE
-from lab.programs.pipelines.orders import named
-from lab.programs.pipelines.simulation import Durations, simulate
-from lab.report import curves, losses
+from lab.report import curves, losses, pipelines
 from lab.report.answers import predicted_text, value_text
 from lab.report.gantt import gantt
 from lab.report.html import charts, ledgers
@@ -23,6 +20,7 @@ from lab.report.html.tables import Column, bars, numbers, plain, table
 from lab.report.origins import common_folder, folder_lines, short_ledger
 from lab.report.verdicts import (
     as_published,
+    by_schedule,
     claim_text,
     claims_text,
     count_text,
@@ -152,6 +150,7 @@ def settled(result: Result) -> Markup:
     lines = [
         *on_the_wire(result),
         *in_branches(result),
+        *by_schedule(result),
         *as_published(result),
         *explanations([result]),
         *did_not_happen([result]),
@@ -201,24 +200,24 @@ def _compared(totals: Sequence[tuple[Totals, Totals]]) -> list[Column]:
 
 
 def pipeline(result: Result) -> Markup:
-    """The schedule that a run's parameters name, as it would run were all its work of equal length."""
-    stages, sizes = result.mesh.get(PIPE, 1), result.parameters
-    if stages < 2 or not {"schedule", "accumulation", "chunks"} <= set(sizes):
+    """The schedule that a run's parameters name, and what each stage sends and computes by it."""
+    timeline, found = pipelines.timeline(result), result.composition
+    if timeline is None:
         return Markup("")
-    timeline = simulate(named(sizes["schedule"], stages, sizes["accumulation"], sizes["chunks"]), Durations(weight=1))
     busy = [100 * float(seconds / timeline.makespan) for seconds in timeline.busy]
     columns = [
-        Column("stage", [str(stage) for stage in range(stages)]),
+        Column("stage", [str(stage) for stage in range(len(busy))]),
         bars("busy", [f"{share:.1f} %" for share in busy], busy, 100),
     ]
-    told = "The schedule, if forward, gradients of inputs and gradients of weights took equally long:"
-    return joined(
-        (
-            element("p", told),
-            charts.picture(gantt(timeline)),
-            table("Busy share of the time, by stage", columns),
-        )
-    )
+    if found:
+        sent = {"all": found.sent_by_stages, **found.sent_by_axes}
+        columns += [numbers(f"wire bytes, {axes}", list(map(exact, some)), some) for axes, some in sent.items() if some]
+    if found and found.computed:
+        flops = {"by theory": found.computed.by_stages, "compiled": found.computed.compiled_by_stages}
+        columns += [numbers(f"FLOPs {whose}", list(map(exact, some)), some) for whose, some in flops.items() if some]
+    told = f"The schedule, {pipelines.EQUALLY_LONG}:"
+    title = "Busy share of the time, by stage, and what one of its devices sends and computes by the schedule"
+    return joined((element("p", told), charts.picture(gantt(timeline)), table(title, columns)))
 
 
 def answer_part(answer: Answer, number: int, *, is_folded: bool) -> Part:

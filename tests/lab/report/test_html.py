@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree as ET
@@ -14,12 +15,14 @@ from lab.diagnosis import Diagnosis
 from lab.diagnosis.holding import HeldBuffer
 from lab.harness.claim import Claim, ClaimVerdict
 from lab.harness.question import Answer, Row
+from lab.harness.result import Composition, Computed
 from lab.meshes.axes import Axes
 from lab.report import book
 from lab.report.drawing import Box
 from lab.report.gantt import Gantt
 from lab.report.html import notebook, reports
 from lab.report.tables import headline
+from lab.report.verdicts import by_schedule
 from tests.lab.cli.test_cli import TEXT
 from tests.lab.report.pages import HOSTILE, headings, ledger, page, read, tables
 from tests.lab.report.test_verdicts import GATHER, REDUCE, failed, result
@@ -272,6 +275,23 @@ def test_a_pipeline_of_four_and_eight_idles_3_of_11_and_has_a_box_for_each_piece
     (chart,) = charts(of(PIPELINE), "1f1b: 4 stages, 8 micro-batches; idle 27.3 %")
     assert sum(box.find("title") is not None for box in chart.iter("rect")) == 4 * 8 * 2
     assert "Pipeline" not in headings(of(RESULT))
+
+
+def test_the_page_says_of_a_schedule_what_the_text_does_and_each_stages_bytes_and_flops():
+    sent = tuple(map(Fraction, (1, 2, 3, 4)))
+    flops = Computed({"6 N D": Fraction(9)}, sent, Fraction(9), tuple(2 * n for n in sent), 9)
+    found = replace(PIPELINE, composition=Composition(sent, (REDUCE,), flops, {"data": sent[::-1]}))
+    html = of(found)
+    said = [line.text for line in read(html).iter("li")]
+    assert len(by_schedule(found)) == 5 and set(by_schedule(found)) <= set(said)
+    (rows,) = [rows for title, rows in tables(html).items() if title.startswith("Busy share of the time")]
+    assert rows[0][2:] == ["wire bytes, all", "wire bytes, data", "FLOPs by theory", "FLOPs compiled"]
+    assert [row[2:] for row in rows[1:]] == [
+        ["1", "4", "1", "2"],
+        ["2", "3", "2", "4"],
+        ["3", "2", "3", "6"],
+        ["4", "1", "4", "8"],
+    ]
 
 
 def test_the_page_draws_the_pipeline_as_lab_plot_does():

@@ -188,13 +188,17 @@ def test_a_published_run_says_how_long_its_step_took_from_where_that_is_known_an
 def test_what_is_sent_once_a_step_stands_by_axes_the_most_bytes_first_and_stages_are_theorys():
     once = replace(REDUCE, executions=1)
     found = Composition(
-        sent_by_stages=(Fraction(1000), Fraction(3000)), once_a_step=(GATHER, once, once), computed=None
+        sent_by_stages=(Fraction(1000), Fraction(3000)),
+        once_a_step=(GATHER, once, once),
+        computed=None,
+        sent_by_axes={"data": (Fraction(400), Fraction(3000)), "pipe": (Fraction(600), Fraction(0))},
     )
     text = result_text(result([REDUCE], [REDUCE], composition=found))
     assert (
         "\nonce a step, whatever the number of micro-batches: 3 transfers, data 3.5 MB, tensor 250 B\n" in f"{text}\n"
     )
     stages = (
-        "by theory and the schedule, a device of the busiest stage (1) sends 3 kB a step, one of all stages 2 kB on"
+        "by theory and the schedule, a device of the busiest stage (1) sends 3 kB a step (data 3 kB), one of all stages "
+        "2 kB on"
     )
     assert f"\n{stages} average\n" in text

@@ -12,7 +12,7 @@ from lab.meshes.axes import Axes
 from lab.programs.pipelines.prediction import predict
 from lab.programs.pipelines.program import PipelineShape
 from lab.programs.pipelines.schedule import Work
-from lab.programs.pipelines.taken import sent_by_stages
+from lab.programs.pipelines.taken import sent_by_axes, sent_by_stages
 from lab.programs.strategies.context_parallel import RING
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
@@ -53,6 +53,16 @@ def test_ends_send_on_their_own_stages_and_messages_where_there_is_a_next():
     assert of("forward/embedding") == [4, 0]
     assert of("forward/loss/target") == [0, 4]
     assert (of("forth"), of("back")) == ([ticks, 0], [0, ticks])
+
+
+def test_what_a_stage_sends_is_that_along_each_of_its_axes():
+    strategy = DATA_PARALLEL | TENSOR_PARALLEL
+    ledger = predict(strategy, SHAPE, MESH)
+    along = sent_by_axes(strategy, SHAPE, MESH, ledger)
+    (message,) = {t.payload_bytes for t in ledger.transfers if t.scope == "forth"}
+    (ticks,) = {t.executions for t in ledger.transfers if t.scope == "forth"}
+    assert along["pipe"] == (ticks * message, ticks * message) and along["data"][0] > along["pipe"][0]
+    assert sent(strategy, SHAPE) == tuple(sum(stages) for stages in zip(*along.values(), strict=True))
 
 
 def test_dense_layers_send_on_the_first_stage_the_second_prediction_on_the_last_and_lookups_on_both():
