@@ -15,6 +15,7 @@ from lab.cli.progress import stages
 from lab.cli.refusals import UNUSABLE, refuse
 from lab.compile import sources
 from lab.compile.other_process import other_process
+from lab.compile.saved import saved_as
 from lab.compile.script import is_script
 from lab.core.files import write_whole
 from lab.meshes.axes import TypedAxes
@@ -81,7 +82,8 @@ def inspect(
     The worst finding stands first; lab explain KIND says what a finding means.
 
     SOURCE is a compiled text (.hlo, .txt, .gz), the folder of an XLA dump, or file.py:build or package.module:build,
-    where build(mesh) returns (function, args) with args as arrays or ShapeDtypeStructs with shardings.
+    where build(mesh) returns (function, args) with args as arrays or ShapeDtypeStructs with shardings, or what
+    jax.export or jax.experimental.serialize_executable saved.
 
     A script, such as train.py, is followed as it is: it finds the devices of --target, its arrays have no values, and
     the functions that it calls on several devices are compiled and not run. What stands behind -- are its arguments.
@@ -129,4 +131,4 @@ def inspect(
 
 
 def _is_built(source: str) -> bool:
-    return sources.is_program(source) or is_script(source)
+    return sources.is_program(source) or is_script(source) or saved_as(source) is not None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from lab.compile import inspection, sources
 from lab.compile.other_process import Call, ProcessEnded, Stage, other_process
+from lab.compile.saved import Saved, executable, saved_as
 from lab.compile.script import chosen, followed, is_script, note
 from lab.core.known import known
 from lab.core.note import Note, NoteKind
@@ -70,6 +71,9 @@ def programs(
     if is_script(source) and target is not None and mesh is None:
         with other_process(stage) as alone:  # A script may change anything.
             return _elsewhere(alone, source, _of_script, source, script, target, of)
+    if saved := saved_as(source):
+        how = _of_export if saved == Saved.EXPORT else _of_executable
+        return _elsewhere(call, source, how, source, mesh, target, of)
     if not sources.is_program(source):
         with stage(f"reading {source}"):
             found = inspection.read_texts(Path(source), mesh.axes if mesh else None, target)
@@ -116,6 +120,41 @@ def _of_builder(
         program = _read(stage, source, function, args, mesh, target)
     if target.platform == Platform.GPU and target.chip and sources.names_memory_kinds(build):
         program = replace(program, ledger=replace(program.ledger, notes=(*program.ledger.notes, _NO_MEMORY_KINDS)))
+    with stage(f"diagnosing {source}"):
+        return [of(program)]
+
+
+def _of_export(
+    stage: Stage, source: str, given: TypedAxes | None, target: Target | None, of: Callable[[Program], T]
+) -> list[T]:
+    prepare([target] if target else [])
+    from lab.compile.exported import Export
+    from lab.meshes.devices import typed
+
+    with stage(f"reading {source}"):
+        found = Export.read(source)
+        target, axes = found.target(target), found.mesh_axes(given)
+    prepare([target])
+    mesh = typed(make_mesh(target, axes.axes), axes.explicit) if axes else None
+    with sources.compiler(source, target):
+        lowered, args = found.lowered(mesh, target_devices(target)[0])
+    program = _read(stage, source, lowered, args, mesh, target)
+    with stage(f"diagnosing {source}"):
+        return [of(program)]
+
+
+def _of_executable(
+    stage: Stage, source: str, given: TypedAxes | None, target: Target | None, of: Callable[[Program], T]
+) -> list[T]:
+    if target is None or target.platform in (Platform.GPU, Platform.TPU):
+        raise UsageError(
+            f"{source} is an executable, which XLA loads where it runs: --target attached, or the fake devices that it "
+            "was compiled for, such as --target cpu:8; for another target save what jax.export gives"
+        )
+    prepare([target])
+    with stage(f"loading {source}"):
+        loaded = executable(source, target_devices(target))
+    program = _read(stage, source, loaded, (), given.axes if given else None, target)
     with stage(f"diagnosing {source}"):
         return [of(program)]
 

@@ -14,7 +14,7 @@ _WRAPPER = re.compile(r"^(?:jvp|transpose|vmap|remat|checkpoint|custom_jvp|custo
 _STRUCTURE = frozenset(
     """while body cond closed_call core_call checkpoint remat remat2 rematted_computation shard_map smap pjit
     xla_call custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr custom_lin eval_jaxpr scan jit main xla_pmap
-    named_call run_state""".split()
+    named_call run_state call_exported""".split()
 )
 # `->` stands in the equations of einsum, which JAX puts among the names.
 _BRANCH = re.compile(r"^branch_\d+_fun$|^cond_branch_\d+$")

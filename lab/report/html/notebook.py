@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from lab.compile.inspection import devices_of
+from lab.core.known import known
 from lab.core.ledger import Ledger
 from lab.diagnosis import Findings
 from lab.meshes.axes import Axes
@@ -74,7 +75,7 @@ def mesh_html(mesh: Any) -> str:
 def register(shell: InteractiveShell) -> None:
     """Meshes of JAX are shown as pictures from now on. Their type is named, since JAX is not to be imported before a
     target is."""
-    shell.display_formatter.formatters["text/html"].for_type_by_name("jax._src.mesh", "Mesh", mesh_html)
+    known(shell.display_formatter).formatters["text/html"].for_type_by_name("jax._src.mesh", "Mesh", mesh_html)
 
 
 def _word(verdict: str) -> Markup:

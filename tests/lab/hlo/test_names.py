@@ -33,6 +33,7 @@ def test_names_are_looked_for_in_fifty_transformations_of_one_another(depth, fou
     ("op_name", "expected"),
     [
         ("jit(step)/jvp()/while/body/closed_call/layers/mlp/up/dot_general", "layers/mlp/up"),
+        ("jit(step)/call_exported/jit(served)/mlp/dot_general", "mlp"),
         (
             "jit(step)/transpose(jvp(layers))/while/body/checkpoint/rematted_computation/mlp/up/dot_general",
             "layers/mlp/up",
