@@ -9,6 +9,8 @@ from math import ceil
 from lab.book.memory import model_state_bytes
 from lab.book.pipeline import stage_layers
 from lab.book.tensor_parallel import divisors
+from lab.core.room import DEFAULT_SHARE_OF_GPU, Room, taken
+from lab.core.units import bytes_text
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.question import Question, Row
 from lab.meshes.axes import AXIS_ORDER, Axes
@@ -27,7 +29,8 @@ CHOSEN = ("zero", "remat", "chunks", "micro_batches")
 @dataclass(frozen=True)
 class Assumed:
     """`batch` sequences a step; matrix products at `efficiency` of the peak, nothing overlapped; what `remat` names is
-    tried; the best with degrees `tensor` and `pipe`, by default the chapter's answer, is shown besides."""
+    tried; JAX takes `memory_share` of a GPU's memory, of a TPU's all; the best with degrees `tensor` and `pipe`, by
+    default the chapter's answer, is shown besides."""
 
     model: str = "gpt3-175b"
     cluster: str = "dgx-h100"
@@ -35,7 +38,7 @@ class Assumed:
     batch: int = 1536
     micro_batch: int = 1
     efficiency: float = 0.6
-    memory_share: float = 0.9
+    memory_share: float = DEFAULT_SHARE_OF_GPU
     fast_alpha_s: float = 1e-6
     slow_alpha_s: float = 5e-6
     remat: str = "none,selective,full"
@@ -44,8 +47,9 @@ class Assumed:
     pipe: int = 8
 
     @property
-    def memory_bytes(self) -> float:
-        return cluster(self.cluster).chip.memory_bytes.value * self.memory_share
+    def room(self) -> Room:
+        chip = cluster(self.cluster).chip
+        return Room(chip.name, int(chip.memory_bytes.value), taken(chip.platform, self.memory_share))
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:
@@ -56,6 +60,7 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
         Row("parameters", shape.parameters, "parameters"),
         Row("weights, gradients and optimizer", state, "B"),
         Row("devices that hold these and nothing else, at least", ceil(state / machine.chip.memory_bytes.value)),
+        Row("memory that JAX takes of each", assumed.room.usable_bytes, "B"),
         Row("configurations tried", len(tried(assumed))),
         Row("of them in memory", len(found)),
     ]
@@ -162,7 +167,7 @@ def _meshes(assumed: Assumed) -> Iterator[tuple[int, int, int, int]]:
 @lru_cache(maxsize=4)
 def fitting(assumed: Assumed) -> tuple[FirstOrder, ...]:
     """Those in memory, the fastest first."""
-    found = [each for each in tried(assumed) if each.memory_bytes <= assumed.memory_bytes]
+    found = [each for each in tried(assumed) if assumed.room.fits(each.memory_bytes)]
     return tuple(sorted(found, key=lambda each: (each.step_s, each.memory_bytes)))
 
 
@@ -209,9 +214,10 @@ def _relief(found: FirstOrder, assumed: Assumed) -> str:
     if not others:
         return "nothing that was tried"
     best = min(others, key=lambda each: (each.step_s, each.memory_bytes))
-    room = "" if best.memory_bytes <= assumed.memory_bytes else f", more than the {assumed.memory_bytes / 1e9:.4g} here"
+    room, held = assumed.room, best.memory_bytes
+    too_much = "" if room.fits(held) else f", more than the {bytes_text(room.usable_bytes)} here"
     (change,) = _changes(found, best)
-    return f"{change}: {best.step_s:.4g} s and {best.memory_bytes / 1e9:.4g} GB{room}"
+    return f"{change}: {best.step_s:.4g} s and {bytes_text(held)}{too_much}"
 
 
 def _changes(one: FirstOrder, other: FirstOrder) -> list[str]:

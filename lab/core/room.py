@@ -6,11 +6,17 @@ from dataclasses import dataclass
 from math import ceil
 
 from lab.core.units import bytes_text, share_text
+from lab.meshes.platforms import Platform
 from lab.meshes.targets import Target
 
 # https://docs.jax.dev/en/latest/gpu_memory_allocation.html
 FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 DEFAULT_SHARE_OF_GPU = 0.75
+
+
+def taken(platform: str, of_gpu: float = DEFAULT_SHARE_OF_GPU) -> float:
+    """The share of a device's memory that JAX takes: all of a TPU's."""
+    return of_gpu if platform == Platform.GPU else 1
 
 
 @dataclass(frozen=True)
@@ -32,13 +38,13 @@ class Room:
         """None where the target names no chip."""
         if target is None or target.memory_bytes is None:
             return None
-        return cls(target.hardware.name, target.memory_bytes, DEFAULT_SHARE_OF_GPU if target.platform == "gpu" else 1)
+        return cls(target.hardware.name, target.memory_bytes, taken(target.platform))
 
     @property
     def usable_bytes(self) -> int:
         return int(self.default_share * self.device_bytes)
 
-    def fits(self, peak: int) -> bool:
+    def fits(self, peak: float) -> bool:
         return peak <= self.usable_bytes
 
     def fraction(self, peak: int) -> float | None:
