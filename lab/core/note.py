@@ -38,6 +38,7 @@ class NoteKind(StrEnum):
     FLOPS_IN_BRANCHES = auto()
     PROMOTED_REDUCTIONS = auto()
     REMATERIALIZED_TRANSFERS = auto()
+    WIDENED_BY_CPU = auto()
     GRADIENTS_SUMMED_NARROW = auto()
     SUMMED_IN_8_BITS = auto()
     WEIGHTS_GATHERED_AGAIN = auto()

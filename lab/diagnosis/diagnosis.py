@@ -103,7 +103,7 @@ def of(program: Program) -> Diagnosis:
     with collector_paused():
         found, step = priced(program, findings(program))
         return Diagnosis(
-            replace(program.ledger, notes=tuple(notes(program, found))),
+            replace(program.ledger, notes=tuple(notes(program))),
             found,
             why_axes_are_unknown(program),
             holding.state(program),

@@ -4,12 +4,13 @@ counts leave out."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from lab.core.ledger import Phase
 from lab.core.note import Note, NoteKind, note_kinds
 from lab.core.units import count, exact, executions_text, listed
-from lab.diagnosis.finding import Finding, totals_of_arrays
+from lab.diagnosis.finding import totals_of_arrays
+from lab.diagnosis.kinds.links import sent_wide
 from lab.diagnosis.program import Program, Site, times
 from lab.hlo.shapes import arrays, bits
 from lab.meshes.platforms import LinkName, Platform
@@ -18,18 +19,30 @@ _NARROW = ("bf16", "f16")
 _SLOW = {LinkName.NETWORK: "the network between hosts", LinkName.DCN: "the data-centre network"}
 
 
-def notes(program: Program, found: Sequence[Finding]) -> list[str]:
-    """Those of the ledger, but for what a finding says, and those on what it does not know."""
+def notes(program: Program) -> list[str]:
+    """Those of the ledger, but for what another says better, and those on what it does not know."""
     looks = (_reduced_narrow, _summed_in_8_bits, _gathered_again, _over_slow_links, _counted_loops, _unused_axes)
-    kept = [note for note in program.ledger.notes if not _is_said(note, program, found)]
-    return [*kept, *(note for look in looks for note in look(program))]
+    widened = list(_widened_by_cpu(program))
+    kept = [note for note in program.ledger.notes if not (widened and _is_promoted(note))]
+    return [*kept, *widened, *(note for look in looks for note in look(program))]
 
 
-def _is_said(note: str, program: Program, found: Sequence[Finding]) -> bool:
-    """On CPUs what is widened counts all reductions that were promoted to f32, and more."""
-    is_widened = program.platform == Platform.CPU and any(finding.kind == "widened" for finding in found)
+def _is_promoted(note: str) -> bool:
     (kind,) = note_kinds([note])
-    return is_widened and kind == NoteKind.PROMOTED_REDUCTIONS and " in f32: the program reduces" in note
+    return kind == NoteKind.PROMOTED_REDUCTIONS and " in f32: the program reduces" in note
+
+
+def _widened_by_cpu(program: Program) -> Iterator[Note]:
+    """What is widened counts all reductions that were promoted to f32, and more."""
+    sites, said = sent_wide(program)
+    if sites and program.may_be_cpus:
+        by = "the CPU compiler widens" if program.platform == Platform.CPU else "compilers for CPUs widen"
+        first = next((f", the first at {site.line}" for site in sites if site.line), "")
+        yield Note(
+            NoteKind.WIDENED_BY_CPU,
+            f"{said}, {_moved(sites)} B of payload{first}: {by} them, so that these bytes are twice those on a GPU or "
+            "TPU; judge programs in 16 bits on a gpu: or tpu: target",
+        )
 
 
 def _reduced_narrow(program: Program) -> Iterator[Note]:

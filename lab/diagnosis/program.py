@@ -33,7 +33,7 @@ from lab.hlo.text import Computation, Instruction, Module, split_outside_bracket
 from lab.hlo.walk import Visit
 from lab.meshes.axes import Axes
 from lab.meshes.hardware import chip
-from lab.meshes.platforms import LinkName
+from lab.meshes.platforms import LinkName, Platform
 from lab.meshes.targets import Target
 
 # Collectives that JAX writes where the user does; any other primitive in an op_name is an operation that the
@@ -202,6 +202,12 @@ class Program:
     @property
     def module(self) -> Module:
         return self.reading.reader.module
+
+    @property
+    def may_be_cpus(self) -> bool:
+        """No compiler for GPUs or TPUs is known to have made it: what one for CPUs does is not to be blamed on the
+        program."""
+        return self.platform not in (Platform.GPU, Platform.TPU)
 
     @cached_property
     def flow(self) -> Flow:

@@ -17,7 +17,7 @@ from lab.diagnosis.program import Program, Site, largest, operation, sent
 from lab.hlo.shapes import arrays, bits
 from lab.hlo.text import Computation, Instruction
 from lab.meshes.axes import Axes
-from lab.meshes.platforms import LinkName, Platform
+from lab.meshes.platforms import LinkName
 
 _SLOW: Mapping[LinkName | None, str] = {
     LinkName.NETWORK: "the network between hosts",
@@ -131,26 +131,28 @@ def _hops(stand: tuple[tuple[int, ...], ...], groups: np.ndarray, torus: tuple[i
 
 
 def widened(program: Program) -> Iterator[Finding]:
-    """A value is moved or, on CPUs, summed in f32 that fits into 16 bits: it was widened just before."""
+    """A value is moved in f32 that fits into 16 bits: it was widened just before."""
+    sites, said = sent_wide(program)
+    if sites and not program.may_be_cpus:
+        sentence = f"{said}: cast after the transfer, they would be half the bytes"
+        advice = (
+            "cast what the transfer gives, not what it takes; where the compiler puts the transfer in, constrain the "
+            "sharding of the narrow value (jax.lax.with_sharding_constraint), so that it comes before the cast"
+        )
+        yield program.finding("widened", sentence, advice, *sites, needed_bytes=sent(sites) / 2)
+
+
+def sent_wide(program: Program) -> tuple[list[Site], str]:
+    """Values of 16 bits that are moved or, by CPUs, summed in f32, and what to say of them."""
     wide = [site for site in program.sites if site.transfer.dtype == "f32"]
     sites = [site for site in wide if _is_widened(program, site)]
     if not sites:
-        return
+        return [], ""
     moved = sum(site.transfer.executions or 1 for site in sites)
-    said = (
+    return sites, (
         f"{_at_least(sites, wide)}{count(moved, 'array')} of 16-bit floats {'is' if moved == 1 else 'are'} sent as "
         f"f32 in a step (the largest is {program.moved(largest(sites))})"
     )
-    if program.platform == Platform.CPU:
-        sentence = f"{said}: the CPU compiler widens them, so that bytes here are twice those on a GPU or TPU"
-        advice = "judge bf16 programs on a gpu: or tpu: target; to run on a CPU, use f32"
-    else:
-        sentence = f"{said}: cast back before the transfer, they would be half the bytes"
-        advice = (
-            "cast to the narrow dtype before the transfer, and constrain the sharding of the cast value "
-            "(jax.lax.with_sharding_constraint), so that the transfer comes after the cast"
-        )
-    yield program.finding("widened", sentence, advice, *sites, needed_bytes=sent(sites) / 2)
 
 
 def _at_least(sites: list[Site], wide: list[Site]) -> str:
@@ -164,7 +166,7 @@ def _at_least(sites: list[Site], wide: list[Site]) -> str:
 def _is_widened(program: Program, site: Site) -> bool:
     operand = program.moving(site)
     if "to_apply=" in site.visit.instruction.attributes:
-        return program.platform == Platform.CPU and (
+        return program.may_be_cpus and (
             (_is_promoted(site) and site.key[-1] is None)
             or (operand is not None and any(_is_compilers(i, c) for i, c in program.flow.back(*operand)))
             or _is_narrowed_after(program, site)
@@ -232,8 +234,8 @@ def _narrowed_to(program: Program, site: Site) -> str | None:
         return None
     found = {_first_narrow(program.flow, use, wide) for use in program.uses(site, frozenset(SCALES))}
     narrow = found.pop() if len(found) == 1 else None
-    # CPU compilers widen all 16-bit floats, which `widened` says.
-    return None if program.platform == Platform.CPU and narrow in _NARROW else narrow
+    # CPU compilers widen all 16-bit floats, of which there is a note.
+    return None if program.may_be_cpus and narrow in _NARROW else narrow
 
 
 def _first_narrow(flow: Flow, use: Use, wide: int) -> str | None:

@@ -188,8 +188,8 @@ def given_back_whole(program: Program) -> Iterator[Finding]:
             f"the gradient of {name} is summed over {over} and returned whole: {exact(held)} B on every device, "
             f"though {name.partition(' ')[0]} itself is sharded"
         )
-        advice = f"give it the argument's sharding in out_shardings: {_SCATTERED[program.platform == Platform.CPU]}"
-        kept = 1 if program.platform == Platform.CPU else Fraction(1, 2)
+        advice = f"give it the argument's sharding in out_shardings: {_SCATTERED[program.may_be_cpus]}"
+        kept = 1 if program.may_be_cpus else Fraction(1, 2)
         yield program.finding(
             "given_back_whole", sentence, advice, *sites, memory_bytes=held, needed_bytes=kept * sent(sites)
         )

@@ -44,14 +44,12 @@ def notes(found, kind: NoteKind) -> list[str]:
 
 def test_every_array_that_the_cpu_widens_is_counted_as_in_the_table_and_in_no_note():
     found, _ = step("cpu:8")
-    (widened,) = [f for f in found.findings if f.kind == "widened"]
+    (widened,) = notes(found, NoteKind.WIDENED_BY_CPU)
     scalars = sum(part.payload_bytes == 4 for t in found.ledger.transfers for part in t.parts)
     everything = found.ledger.totals()
     assert (scalars, everything.arrays) == (1, 6)
-    assert widened.sentence.startswith(
-        f"{everything.arrays - scalars} arrays of 16-bit floats are sent as f32 in a step"
-    )
-    assert (widened.totals.arrays, widened.totals.executions) == (everything.arrays - scalars, everything.executions)
+    assert widened.startswith(f"{everything.arrays - scalars} arrays of 16-bit floats are sent as f32 in a step")
+    assert f", {everything.payload_bytes - 4:,} B of payload, " in widened
     assert notes(found, NoteKind.PROMOTED_REDUCTIONS) == []
 
 
@@ -77,8 +75,8 @@ def test_of_a_combination_in_which_the_program_asks_for_f32_too_the_widened_are_
     w, x = array(mesh, (64, 64), dtype=jnp.bfloat16), array(mesh, (512, 64), "d", dtype=jnp.bfloat16)
     found = diagnosed(mesh, both, w, x, out=P(), target="cpu:8")
     assert [(t.dtype, t.arrays) for t in found.ledger.transfers] == [("f32", 2)]
-    (widened,) = [f for f in found.findings if f.kind == "widened"]
-    assert widened.sentence.startswith("at least 1 array of 16-bit floats is sent as f32 in a step")
+    (widened,) = notes(found, NoteKind.WIDENED_BY_CPU)
+    assert widened.startswith("at least 1 array of 16-bit floats is sent as f32 in a step")
 
 
 @ahead_of_time_gpu

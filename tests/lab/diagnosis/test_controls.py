@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 from lab import diagnosis
 from lab.compile import inspection
 from lab.core.ledger import Kind, Ledger, Transfer
+from lab.core.note import NoteKind
 from lab.diagnosis import KINDS, Finding, Findings
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
@@ -19,7 +20,7 @@ from lab.meshes.targets import parse_target
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies import program
 from lab.report.diagnosis import SHOWN, diagnosis_text, evidence, findings_text
-from tests.cases.compiling import array, cpu
+from tests.cases.compiling import array, compiled, cpu, pinned
 from tests.lab.diagnosis.diagnosing import diagnosed, kinds
 from tests.lab.programs.strategies.layouts import LAYOUTS, SHAPE
 
@@ -247,3 +248,22 @@ def test_the_evidence_tells_executions_from_arrays_and_axes_that_one_transfer_sp
         "step.py:9, over fsdp and fsdp+tensor, 8 executions a step that move 12 arrays in all, 12,000 B of payload, "
         "21,000 B sent by each device, 1 kB of memory on every device"
     )
+
+
+def test_a_text_without_a_target_is_not_blamed_for_what_compilers_for_cpus_widen(tmp_path):
+    mesh = cpu(fsdp=8)
+
+    def gradient(w_DF, x_BD):
+        def loss(w_DF):
+            return jnp.sum(jnp.square(x_BD @ pinned(mesh, pinned(mesh, w_DF.astype(jnp.bfloat16), "fsdp"))))
+
+        return jax.grad(loss)(w_DF)
+
+    args = array(mesh, (512, 256), "fsdp"), array(mesh, (1024, 512), "fsdp", dtype=jnp.bfloat16)
+    (tmp_path / "step.hlo").write_text(compiled(mesh, gradient, *args, out=P("fsdp")).as_text())
+    (read,) = inspection.read_texts(tmp_path / "step.hlo", Axes.parse("fsdp=8"), None)
+    found = diagnosis.of(read)
+    assert {t.dtype for t in found.ledger.transfers} == {"f32"} and kinds(found) == []
+    (note,) = [note for note in found.ledger.notes if note.kind == NoteKind.WIDENED_BY_CPU]
+    assert "2 arrays of 16-bit floats are sent as f32" in note and "compilers for CPUs widen them" in note
+    assert not any(note.kind == NoteKind.PROMOTED_REDUCTIONS for note in found.ledger.notes)
