@@ -17,6 +17,9 @@ LAYOUT = frozenset(
     async-update fusion-done call-done""".split()
 )
 SCALES = ("multiply", "divide")
+CALLS = frozenset({"fusion", "call", "async-start", "fusion-start", "call-start"})
+"""Each operand is a parameter of the one computation that they run, and its root their result, or what awaits them
+gives."""
 _FARTHEST = 400
 
 
@@ -121,7 +124,7 @@ class Flow:
     ) -> tuple[Instruction, Computation, int | None] | None:
         if i.opcode == "parameter":
             return self._argument(i, c, index, calls)
-        if i.opcode in ("fusion", "call"):
+        if i.opcode in CALLS:
             callee = self.module.called(c, i.attribute("calls") or i.attribute("to_apply"))
             if callee is None or callee.root is None:
                 return None
@@ -144,11 +147,11 @@ class Flow:
         self, i: Instruction, c: Computation, index: int | None, calls: list[Place]
     ) -> tuple[Instruction, Computation, int | None] | None:
         """From a parameter to what the caller hands over."""
-        if calls and calls[-1].instruction.opcode in ("fusion", "call"):
+        if calls and calls[-1].instruction.opcode in CALLS:
             caller: Place | None = calls.pop()
         else:
             caller = next(iter(self.callers(c)), None)
-        if caller is None or caller.instruction.opcode not in ("fusion", "call", "while"):
+        if caller is None or caller.instruction.opcode not in CALLS | {"while"}:
             return None
         number = 0 if caller.instruction.opcode == "while" else c.parameters.get(i.name, -1)
         return self._operand(caller.instruction, caller.computation, number, index)
@@ -202,7 +205,7 @@ class Flow:
             return []
         steps: list[tuple[Instruction, Computation, int | None]] = []
         for caller, outer in self.callers(c):
-            if caller.opcode in ("fusion", "call"):
+            if caller.opcode in CALLS:
                 steps.append((caller, outer, index))
             elif caller.opcode == "while" and caller.attribute("body") == c.name:
                 steps.append((caller, outer, index))
@@ -218,7 +221,7 @@ class Flow:
             return [(user, c, None)] if index is None or element == str(index) else []
         if user.opcode == "tuple":
             return [(user, c, number)]
-        if user.opcode in ("fusion", "call"):
+        if user.opcode in CALLS:
             callee = self.module.called(c, user.attribute("calls") or user.attribute("to_apply"))
             return None if callee is None else [(parameter, callee, index) for parameter in _parameters(callee, number)]
         if user.opcode == "while":

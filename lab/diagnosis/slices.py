@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lab.diagnosis.flow import LAYOUT, Flow, Place, Use
+from lab.diagnosis.flow import CALLS, LAYOUT, Flow, Place, Use
 from lab.hlo.text import Computation
 
 ELEMENTWISE = frozenset(
@@ -67,7 +67,7 @@ def _makers(flow: Flow, place: Place) -> list[Place]:
         source = flow.source(i, c)
         if source != place:
             return [source]
-    if i.opcode in ("fusion", "call"):
+    if i.opcode in CALLS:
         callee = flow.module.called(c, i.attribute("calls") or i.attribute("to_apply"))
         return [] if callee is None or callee.root is None else [Place(callee.root, callee)]
     return [Place(c.by_name[name], c) for name in i.operands if name in c.by_name]

@@ -48,7 +48,7 @@ OPCODES = frozenset(KINDS) | {f"{opcode}-start" for opcode in KINDS if opcode !=
 _NETWORK_KIND = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 _NETWORK_KINDS = {kind.upper(): kind for kind in KINDS.values()}
 _BY_PAIRS = ("collective-permute", "collective-permute-start", "send")
-_WAITS = frozenset({"async-start", "call-start"})
+_WAITS = frozenset({"async-start", "call-start", "fusion-start"})
 _MESH_GROUPS = re.compile(r"mesh\[[^\]]*\](?:,\s*device_ids=\([^{]*?\))?\s*\{[^}]*\}")
 _LISTS = r"\{\s*(?:\{[^{}]*\}\s*(?:,\s*)?)*\}"
 """With blanks anywhere: XLA prints none, and reads any."""

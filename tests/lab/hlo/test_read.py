@@ -98,17 +98,18 @@ def test_what_is_part_of_a_chain_is_async_though_its_text_has_no_start(attribute
     assert only(read(f"%x = f32[64]{{0}} parameter(0)\n{line}")).overlap == overlap
 
 
-def test_a_wrapped_async_computation_counts_at_its_start():
+@pytest.mark.parametrize("run", ["async", "fusion"])
+def test_a_wrapped_async_computation_counts_at_its_start(run):
     wrapped = (
         "%wrapped (p: f32[64]) -> f32[64] {\n  %p = f32[64]{0} parameter(0)\n  ROOT %a2a = f32[64]{0} "
         "all-to-all(%p), replica_groups=[1,8]<=[8], dimensions={0}\n}\n\n"
     )
     transfer = only(
         read(
-            """%x = f32[64]{0} parameter(0)
-            %start = ((f32[64]{0}), f32[64]{0}, u32[]) async-start(%x), calls=%wrapped
-            %update = ((f32[64]{0}), f32[64]{0}, u32[]) async-update(%start), calls=%wrapped
-            ROOT %done = f32[64]{0} async-done(%update), calls=%wrapped""",
+            f"""%x = f32[64]{{0}} parameter(0)
+            %start = ((f32[64]{{0}}), f32[64]{{0}}, u32[]) {run}-start(%x), calls=%wrapped
+            %update = ((f32[64]{{0}}), f32[64]{{0}}, u32[]) {run}-update(%start), calls=%wrapped
+            ROOT %done = f32[64]{{0}} {run}-done(%update), calls=%wrapped""",
             before=wrapped,
         )
     )
