@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lab.compile import offloads, sources
+from lab.compile import constraints, offloads, sources
 from lab.core.known import known
 from lab.core.ledger import Ledger, Memory
 from lab.diagnosis.program import Given, Program, Wires
@@ -121,6 +121,7 @@ class _Compiled:
       placed: the shardings of arguments, then of results; of arguments alone where only a dump is at hand.
       devices: how many it runs on.
       offloaded: what policies of `jax.checkpoint` ask to be moved to the host.
+      replicated: arguments that sharding constraints replicate.
       held: gives the temporaries of the fullest moment.
     """
 
@@ -131,6 +132,7 @@ class _Compiled:
     devices: int
     platform: str | None
     offloaded: tuple[str, ...] = ()
+    replicated: tuple[str, ...] = ()
     held: Callable[[], tuple[LiveBuffer, ...]] = tuple
 
     @classmethod
@@ -199,6 +201,7 @@ def _read(
         partial(_wires, mesh),
         compiled.platform,
         compiled.offloaded,
+        compiled.replicated,
         compiled.held,
     )
 
@@ -221,13 +224,15 @@ def _compiled(
     with jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else nullcontext():
         with stage("lowering"):
             found = program if isinstance(program, jax.stages.Lowered) else _of_jax(_traced(program, args, source))
-            offloaded = offloads.asked(found.jaxpr) if isinstance(found, jax.stages.Traced) else ()
+            jaxpr = found.jaxpr.jaxpr if isinstance(found, jax.stages.Traced) else None
             lowered = found.lower() if isinstance(found, jax.stages.Traced) else found
         with stage("compiling"), heard(remarks):
             compiled = _Compiled.of_dump(lowered, args) if until_dumped else _Compiled.of(lowered.compile())
         if compiled.platform == Platform.GPU:
             compiled = replace(compiled, held=partial(_compiled_again, lowered))
-        return replace(compiled, offloaded=offloaded)
+        if jaxpr is None:
+            return compiled
+        return replace(compiled, offloaded=offloads.asked(jaxpr), replicated=constraints.replicated(jaxpr))
 
 
 def _compiled_again(lowered: Any) -> tuple[LiveBuffer, ...]:

@@ -186,6 +186,7 @@ class Program:
       platform: what it was compiled for.
       held: gives the temporaries of the fullest moment, the largest first; none where no compiler is at hand.
       offloaded: values that policies of `jax.checkpoint` ask to be moved to the host, by name.
+      replicated: arguments that sharding constraints of the program replicate, by name; () where it was not traced.
     """
 
     ledger: Ledger
@@ -197,6 +198,7 @@ class Program:
     locate: Callable[[], Wires | None] = lambda: None
     platform: str | None = None
     offloaded: tuple[str, ...] = ()
+    replicated: tuple[str, ...] = ()
     held: Callable[[], tuple[LiveBuffer, ...]] = tuple
 
     @property

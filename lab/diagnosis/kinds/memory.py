@@ -227,9 +227,7 @@ def kept_whole(program: Program) -> Iterator[Finding]:
         for site in program.inserted
         if site.kind == "all_gather" and site.phase == Phase.FORWARD and _is_used_in_both(program, site)
     ]
-    is_replicated = [
-        site for site in kept if site.primitive == "sharding_constraint" and _forward_uses(program, site) > 1
-    ]
+    is_replicated = [site for site in kept if _is_by_constraint(program, site) and _forward_uses(program, site) > 1]
     if sum(_layers(program, site) for site in kept) >= _FEWEST_KEPT or is_replicated:
         held = sum(site.transfer.payload_bytes for site in kept)
         sentence = (
@@ -269,14 +267,24 @@ def _layers(program: Program, site: Site) -> int:
     return site.result.elements // taken[0] if taken else 1
 
 
+def _is_by_constraint(program: Program, site: Site) -> bool:
+    """It is named after a sharding constraint or, from jax 0.11 on, after an argument that one replicates."""
+    return site.primitive == "sharding_constraint" or known(_argument(program, site)).name in program.replicated
+
+
+def _argument(program: Program, site: Site) -> Argument | None:
+    """The one that it moves."""
+    operand = program.moving(site)
+    return None if operand is None else program.argument_of(*operand, through=frozenset({"dynamic-slice"}))
+
+
 def _forward_uses(program: Program, site: Site) -> int:
     names = [use.instruction.op_name or "" for use in program.uses(site) if use.instruction]
     return sum("transpose(" not in name for name in names if name)
 
 
 def _is_used_in_both(program: Program, site: Site) -> bool:
-    operand = program.moving(site)
-    if operand is None or program.argument_of(*operand, through=frozenset({"dynamic-slice"})) is None:
+    if _argument(program, site) is None:
         return False
     names = [use.instruction.op_name or "" for use in program.uses(site) if use.instruction]
     backward = ["transpose(" in name for name in names if name]
