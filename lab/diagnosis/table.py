@@ -20,7 +20,9 @@ from lab.diagnosis.kinds import (
     reductions,
     redundant,
     repeated,
+    rounds,
     small_side,
+    sums,
     unsplit,
 )
 from lab.diagnosis.program import Program
@@ -118,6 +120,48 @@ KINDS: tuple[Kind, ...] = (
         costs="A loop of N iterations sends N times the bytes that one transfer before it would.",
         cure="Constrain the value before the loop to the sharding that the loop uses, outside of any jax.checkpoint of "
         "the loop's body.",
+    ),
+    Kind(
+        "gathered_twice",
+        "one value gathered for each of its uses in the same pass",
+        (repeated.gathered_twice,),
+        costs="An all-gather of the same bytes for each use after the first.",
+        cure="Constrain the value to a spec without the axis before its first use, and use the constrained one: the "
+        "compiler gathers for each use by itself where they ask for other layouts, such as x @ x.T.",
+        target="gpu:h100:1x8",
+    ),
+    Kind(
+        "summed_apart",
+        "several sums over devices whose results are only added to each other",
+        (sums.summed_apart, sums.summed_into_sum),
+        costs="N reductions of the bytes of one: the gradients of a table's two uses, or of several micro-batches "
+        "written out one by one.",
+        cure="Add them up on each device first, and sum once: in one jax.shard_map that ends in one psum.",
+    ),
+    Kind(
+        "summed_before_product",
+        "a sum over devices that only goes into a product of fewer bytes",
+        (sums.summed_before_product,),
+        costs="A reduction of the factor where one of the product would do: a product of parts is a part "
+        "of the product.",
+        cure="Multiply on each device and sum the product, in jax.shard_map. Attention over keys and values that are "
+        "looked up in split pages: sum scores and outputs instead of the rows.",
+    ),
+    Kind(
+        "last_message_unused",
+        "a permute in every iteration of a loop, whose last result nothing reads",
+        (rounds.last_message_unused,),
+        explains=False,
+        costs="One message in N: a ring of N devices has all parts after N - 1.",
+        cure="Let the loop run once less, and compute the last part after it without the permute.",
+    ),
+    Kind(
+        "condition_reduced",
+        "a while loop whose condition is reduced over devices in every round",
+        (rounds.condition_reduced,),
+        explains=False,
+        costs="Few bytes, and the latency of a collective in every round.",
+        cure="Ask every few rounds: let the body do several steps for each question.",
     ),
     Kind(
         "reduced_twice",
@@ -323,8 +367,8 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "held_whole",
-        "replicated state of which each device uses only a part",
-        (memory.held_whole, memory.made_whole),
+        "replicated state of which each device uses only a part, or that has no room",
+        (memory.held_whole, memory.made_whole, memory.updated_whole),
         explains=False,
         costs="Memory, no bytes: on P devices P times what each of them uses.",
         cure="Give the state the sharding of what it goes with: out_shardings where it is made (optimizer state "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
 
 from lab.core.known import known
 from lab.core.units import exact
@@ -15,30 +17,39 @@ from lab.hlo.text import Computation
 _THROUGH = frozenset({"dynamic-slice", "dynamic-update-slice", *SCALES})
 # Losses and other numbers for people; what they cost is a message's latency, not bytes.
 _SMALLEST = 1024
+_FARTHEST = 64
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """What a loop's body adds up: an element of its state."""
+
+    body: Computation
+    element: str
 
 
 def reduced_in_loop(program: Program) -> Iterator[Finding]:
-    by_loop: dict[str, list[Site]] = {}
-    bodies: dict[str, Computation] = {}
+    by_loop: dict[str, list[tuple[Site, _Sum]]] = {}
     for site in program.sites:
         if (
             site.kind in ("all_reduce", "reduce_scatter")
             and site.transfer.executions != 1
             and site.primitive not in ("psum_scatter", "reduce_scatter")
         ):
-            body = _adding_loop(program, site)
-            if body is not None:
-                by_loop.setdefault(body.name, []).append(site)
-                bodies[body.name] = body
-    for name, sites in by_loop.items():
-        if sum(site.transfer.payload_bytes for site in sites) >= _SMALLEST:
-            yield _finding(program, sites, bodies[name])
+            added = _adding_loop(program, site)
+            if added is not None:
+                by_loop.setdefault(added.body.name, []).append((site, added))
+    for found in by_loop.values():
+        if sum(site.transfer.payload_bytes for site, _ in found) >= _SMALLEST:
+            yield _finding(program, found)
 
 
-def _finding(program: Program, sites: list[Site], body: Computation) -> Finding:
-    often_run = trips(program, body)
+def _finding(program: Program, found: list[tuple[Site, _Sum]]) -> Finding:
+    sites, often_run = [site for site, _ in found], trips(program, found[0][1].body)
+    largest_of = {added.element: max(sent([s]) for s, other in found if other == added) for _, added in found}
+    needed = sum(largest_of.values(), Fraction(0)) / often_run if often_run else None
     often = f"{often_run} times a step" if often_run else "in every iteration"
-    less = f"would send {times(often_run)} fewer bytes" if often_run else "would do"
+    less = f"would send {times(float(sent(sites) / needed))} fewer bytes" if needed else "would do"
     what = "gradients are" if program.is_differentiated else "a sum is"
     each = _bytes_of_one_iteration(sites, often_run)
     sentence = (
@@ -49,7 +60,6 @@ def _finding(program: Program, sites: list[Site], body: Computation) -> Finding:
         "accumulate on each device and reduce once: put the loop inside jax.shard_map, with jax.lax.pcast(w, axis, "
         "to='varying') before it and one psum (or psum_scatter) after it"
     )
-    needed = sent(sites) / often_run if often_run else None
     return program.finding("reduced_in_loop", sentence, advice, *sites, needed_bytes=needed)
 
 
@@ -62,14 +72,14 @@ def _bytes_of_one_iteration(sites: list[Site], trips: int | None) -> str:
     return f", {exact(total // trips)} B each time"
 
 
-def _adding_loop(program: Program, site: Site) -> Computation | None:
-    """The body of the loop that adds the reduction's results to sums which nothing else reads, and does nothing else
+def _adding_loop(program: Program, site: Site) -> _Sum | None:
+    """The sum of a loop that nothing else reads, to which the reduction's results are added, and nothing else is done
     with them."""
-    bodies = [_adds(program, site, use) for use in program.uses(site, through=_THROUGH)]
-    return bodies[0] if bodies and all(body is bodies[0] for body in bodies) else None
+    sums = [_adds(program, site, use) for use in program.uses(site, through=_THROUGH)]
+    return sums[0] if sums and all(one is not None and one.body is known(sums[0]).body for one in sums) else None
 
 
-def _adds(program: Program, site: Site, use: Use) -> Computation | None:
+def _adds(program: Program, site: Site, use: Use) -> _Sum | None:
     flow = program.flow
     scales = [step for step in use.path if step.opcode in SCALES]
     # Where the compiler partitions, any number, such as how many tokens count, is the same on all devices.
@@ -77,52 +87,68 @@ def _adds(program: Program, site: Site, use: Use) -> Computation | None:
         return None
     operands = known(use.instruction).operands
     other = operands[1 - use.number] if len(operands) == 2 else None
-    body = _summed_into(flow, use, other)
-    return body if body is not None and _loops_over(flow, site, body) else None
+    added = _summed_into(flow, use, other)
+    return added if added is not None and _loops_over(flow, site, added.body) else None
 
 
-def _summed_into(flow: Flow, use: Use, other: str | None) -> Computation | None:
-    """The loop body whose carried element `other` is, if all that is ever done with the element is this addition."""
+def _summed_into(flow: Flow, use: Use, other: str | None) -> _Sum | None:
+    """The running sum of a loop, if this addition is one of those that are all that is ever done with it."""
     operand = use.computation.by_name.get(other or "")
     if operand is None:
         return None
-    for instruction, computation in _back(flow, Place(operand, use.computation)):
-        if instruction.opcode != "get-tuple-element" or not _is_body(flow, computation):
-            continue
-        element = instruction.attribute("index")
-        carried = [
-            i
-            for i in computation.instructions
-            if i.opcode == "get-tuple-element"
-            and i.attribute("index") == element
-            and i.operands == instruction.operands
-        ]
-        readers = [reader for i in carried for reader in flow.uses(i, computation, through=frozenset({"select"}))]
-        if all(reader.instruction is use.instruction for reader in readers) and _comes_back(
-            computation, element, use, flow
-        ):
-            return computation
+    for place in _back(flow, Place(operand, use.computation)):
+        element = place.instruction.attribute("index")
+        if place.instruction.opcode == "get-tuple-element" and element and _is_body(flow, place.computation):
+            additions = _running_sum(flow, place.computation, element)
+            if any(addition.instruction is use.instruction for addition in additions):
+                return _Sum(place.computation, element)
     return None
 
 
-def _back(flow: Flow, place: Place) -> Iterator[Place]:
-    """Back from a sum; TPUs select zero in place of it in the first iteration."""
-    steps = list(flow.back(*place))
-    yield from steps
-    last, computation = steps[-1]
-    if last.opcode == "select":
-        for name in last.operands[1:]:
-            if name in computation.by_name:
-                yield from flow.back(computation.by_name[name], computation)
-
-
-def _comes_back(body: Computation, element: str | None, use: Use, flow: Flow) -> bool:
-    """The sum is what the next iteration carries on."""
+def _running_sum(flow: Flow, body: Computation, element: str) -> list[Place]:
+    """The additions, the last first, by which an iteration carries an element on; [] where anything else is done with
+    it on the way, or reads it."""
     root = body.root
-    if root is None or root.opcode != "tuple" or element is None or int(element) >= len(root.operands):
-        return False
-    following = body.by_name.get(root.operands[int(element)])
-    return following is not None and any(i is use.instruction for i, _ in flow.back(following, body))
+    following = root.operands[int(element)] if root and int(element) < len(root.operands) else None
+    place = Place(body.by_name[following], body) if following and following in body.by_name else None
+    additions = list[Place]()
+    while place is not None:
+        way = list(flow.back(*place))
+        if any(_is_element(step, body, element) for step in way):
+            break
+        last = way[-1]
+        sides = _sides(last)
+        place = next((s for s in sides if any(_is_element(step, body, element) for step in _back(flow, s))), None)
+        additions += [last] if last.instruction.opcode == "add" else []
+    carried = [Place(i, body) for i in body.instructions if _is_element(Place(i, body), body, element)]
+    readers = [use for one in (*carried, *additions[1:]) for use in flow.uses(*one, through=frozenset({"select"}))]
+    is_only_added_to = all(any(use.instruction is one.instruction for one in additions) for use in readers)
+    return additions if place is not None and is_only_added_to else []
+
+
+def _is_element(place: Place, body: Computation, element: str) -> bool:
+    i, c = place
+    is_of_state = c is body and i.opcode == "get-tuple-element" and i.attribute("index") == element
+    return is_of_state and i.operands[0] in body.parameters
+
+
+def _sides(place: Place) -> list[Place]:
+    """What an addition adds; TPUs select zero in place of a sum in the first iteration."""
+    i, c = place
+    names = i.operands if i.opcode == "add" else i.operands[1:] if i.opcode == "select" else ()
+    return [Place(c.by_name[name], c) for name in names if name in c.by_name]
+
+
+def _back(flow: Flow, place: Place) -> Iterator[Place]:
+    """Back from a sum, through the additions that make it."""
+    pending, seen = [place], set[tuple[str, str]]()
+    while pending and len(seen) < _FARTHEST:
+        steps = list(flow.back(*pending.pop()))
+        last = steps[-1]
+        if (last.computation.name, last.instruction.name) not in seen:
+            seen.add((last.computation.name, last.instruction.name))
+            yield from steps
+            pending += _sides(last)
 
 
 def _is_body(flow: Flow, computation: Computation) -> bool:

@@ -28,6 +28,8 @@ from lab.meshes.platforms import Platform
 
 # A counter or a vector of norms is held whole on purpose, and no one would split it.
 _SMALLEST = 1 << 14
+# Of the room that there is: less does not make a step fit.
+_SMALLEST_STATE = 0.05
 # Smaller constants are masks and tables of positions.
 _SMALLEST_CONSTANT = 1 << 18
 # The last layer's weight is used again at once, so that one kept weight is no fault.
@@ -97,6 +99,32 @@ def held_whole(program: Program) -> Iterator[Finding]:
         )
         yield program.finding(
             "held_whole", sentence, advice, origin=_first_use(program, whole[0][0].place), memory_bytes=wasted
+        )
+
+
+def updated_whole(program: Program) -> Iterator[Finding]:
+    """State that a step updates and no axis splits, where the step has no room: data parallelism without ZeRO."""
+    room, memory, devices = Room.of(program.target), program.ledger.memory, program.ledger.devices or 1
+    if room is None or memory is None or memory.peak is None or program.axes is None or room.fits(memory.peak):
+        return
+    updated = program.donors | program.aliased | _donated(program)
+    state = [a for a in program.arguments if a.dims == () and a.number in updated and not _kept(program, a)]
+    whole = [a for a in state if a.local.bytes >= _SMALLEST and any(size % devices == 0 for size in a.local.dims)]
+    held = sum(a.local.bytes for a in whole)
+    if devices > 1 and held - held // devices >= _SMALLEST_STATE * room.usable_bytes:
+        most = max(whole, key=lambda a: a.local.bytes)
+        axes = listed([name for name in program.axes.names if program.axes[name] > 1])
+        sentence = (
+            f"{count(len(whole), 'array')} that the step updates, {bytes_text(held)}, lie whole on each of {devices} "
+            f"devices (the largest is {program.named(most)}): split over {axes}, each would hold "
+            f"{bytes_text(held // devices)} of them"
+        )
+        advice = (
+            f"shard them over {axes}, in in_shardings and out_shardings alike (ZeRO, FSDP): parameters are then "
+            "gathered where they are used, moments never"
+        )
+        yield program.finding(
+            "held_whole", sentence, advice, origin=_first_use(program, most.place), memory_bytes=held - held // devices
         )
 
 

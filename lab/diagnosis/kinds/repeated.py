@@ -1,10 +1,10 @@
-"""What a loop moves or reduces again in every iteration though no iteration changes it."""
+"""What is moved or reduced again though it is the same: in every iteration of a loop, or for each of its uses."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lab.core.units import exact
+from lab.core.units import count, exact
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place
 from lab.diagnosis.invariant import is_invariant, loop_of
@@ -14,6 +14,7 @@ from lab.hlo.text import Computation
 
 _KINDS = ("all_gather", "all_reduce", "all_to_all", "collective_permute")
 _SMALLEST = 1024
+_REMAT = "rematted_computation"
 
 
 def repeated_in_loop(program: Program) -> Iterator[Finding]:
@@ -56,3 +57,44 @@ def _finding(program: Program, sites: list[Site], often: int) -> Finding:
     return program.finding(
         "repeated_in_loop", sentence, advice, *sites, needed_bytes=sent(sites) / often if often else None
     )
+
+
+def gathered_twice(program: Program) -> Iterator[Finding]:
+    """Gathers of one value, in one pass of one computation, for uses that ask for it in other layouts or at other
+    times. What is recomputed gathers again so as not to keep it."""
+    found: dict[object, list[Site]] = {}
+    for site in program.inserted:
+        if site.kind == "all_gather" and site.transfer.payload_bytes >= _SMALLEST and (value := _value(program, site)):
+            t = site.transfer
+            key = site.visit.computation.name, value, t.axes, t.payload_bytes, site.phase, _REMAT in site.op_name
+            found.setdefault(key, []).append(site)
+    for sites in found.values():
+        if len(sites) > 1 and sites[0].transfer.axes:
+            often = sites[0].transfer.executions or 1
+            loop = " in every iteration" if often > 1 else ""
+            once = sent(sites[:1])
+            sentence = (
+                f"{program.moved(sites[0])} is gathered {count(len(sites), 'time')} over {sites[0].transfer.span}"
+                f"{loop}, {exact(sites[0].transfer.payload_bytes)} B each time, once for each of its uses; gathered "
+                f"once for all, each device would send {exact(once)} B instead of {exact(sent(sites))}"
+            )
+            advice = (
+                "gather it before its first use: x = jax.lax.with_sharding_constraint(x, a spec without "
+                f"{sites[0].transfer.span}), and use that; it is whole on every device until the last use"
+            )
+            yield program.finding("gathered_twice", sentence, advice, *sites, needed_bytes=once)
+
+
+def _value(program: Program, site: Site) -> tuple[str, str] | None:
+    """What is gathered: an element of a loop's state as one iteration has it, else what makes it; None of a constant or
+    an unknown."""
+    operand = program.moving(site)
+    if operand is None:
+        return None
+    last = operand
+    for place in program.flow.back(*operand):
+        i, c = last = place
+        maker = c.by_name.get(i.operands[0]) if i.opcode == "get-tuple-element" else None
+        if maker is not None and maker.opcode == "parameter":
+            return c.name, f"{maker.name} {i.attribute('index')}"
+    return (last.computation.name, last.instruction.name) if last.instruction.opcode != "constant" else None

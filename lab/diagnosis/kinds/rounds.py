@@ -1,0 +1,129 @@
+"""What a loop sends in every round and need not: a ring's last message, and a condition that all devices agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from lab.core.units import exact
+from lab.diagnosis.finding import Finding
+from lab.diagnosis.flow import Place
+from lab.diagnosis.kinds.accumulation import trips
+from lab.diagnosis.program import Program, Site, largest, sent
+from lab.diagnosis.slices import ELEMENTWISE
+from lab.hlo.shapes import arrays
+from lab.hlo.text import Computation, Instruction
+
+_SMALLEST = 1024
+_AS_IT_IS = frozenset({"copy", "bitcast", "collective-permute-done", "async-done", "copy-start", "copy-done"})
+
+
+def last_message_unused(program: Program) -> Iterator[Finding]:
+    """Permutes whose results only the next iteration reads: nothing reads what the last iteration sends."""
+    by_loop: dict[str, list[Site]] = {}
+    bodies: dict[str, Computation] = {}
+    for site in program.sites:
+        body = site.visit.computation
+        if site.kind == "collective_permute" and _is_for_next_alone(program, site):
+            by_loop.setdefault(body.name, []).append(site)
+            bodies[body.name] = body
+    for name, sites in by_loop.items():
+        often = trips(program, bodies[name]) or 0
+        now = sent(sites)
+        if often > 1 and now >= _SMALLEST:
+            hand = "a permute hands" if len(sites) == 1 else f"{len(sites)} permutes hand"
+            sentence = (
+                f"{hand} {program.moved(largest(sites))} on in each of {often} iterations for the next one, and "
+                f"nothing reads what the last sends: {often - 1} would do, and each device would send "
+                f"{exact(now - now / often)} B instead of {exact(now)}"
+            )
+            advice = (
+                f"let the loop run {often - 1} times, and do after it, without the permute, what an iteration does "
+                "with the value"
+            )
+            yield program.finding("last_message_unused", sentence, advice, *sites, needed_bytes=now - now / often)
+
+
+def _is_for_next_alone(program: Program, site: Site) -> bool:
+    """All that an iteration does with it is to carry it on, as elements of the state that nothing reads in the end."""
+    body = site.visit.computation
+    loops = [place for place in program.flow.callers(body) if place.instruction.attribute("body") == body.name]
+    carried = _carried_as(program, site, lambda user: user.opcode in _AS_IT_IS)
+    return len(loops) == 1 and bool(carried) and not any(_is_read_after(program, loops[0], one) for one in carried)
+
+
+def _carried_as(program: Program, site: Site, passes: Callable[[Instruction], bool]) -> list[int]:
+    """The elements of a loop's state that a value becomes by instructions that pass it on; [] where anything else is
+    done with it."""
+    body, found, pending, seen = site.visit.computation, list[int](), [site.visit.instruction.name], set[str]()
+    if body.root is None or body.root.opcode != "tuple":
+        return []
+    while pending:
+        name = pending.pop()
+        seen.add(name)
+        for user, number in program.flow.users(body, name):
+            if user is body.root:
+                found.append(number)
+            elif user.opcode == "get-tuple-element" and name == site.visit.instruction.name:
+                pending += [user.name] if user.attribute("index") == str(site.number) else []
+            elif not passes(user):
+                return []
+            elif user.name not in seen:
+                pending.append(user.name)
+    return found
+
+
+def _is_read_after(program: Program, loop: Place, element: int) -> bool:
+    for user, _ in program.flow.users(loop.computation, loop.instruction.name):
+        if user.opcode != "get-tuple-element":
+            return True
+        if user.attribute("index") == str(element) and (user.is_root or program.flow.uses(user, loop.computation)):
+            return True
+    return loop.instruction.is_root
+
+
+def condition_reduced(program: Program) -> Iterator[Finding]:
+    """A number that the condition of a while loop is made of, reduced over devices in every round."""
+    for site in program.sites:
+        loop = _loop_that_asks(program, site) if site.kind == "all_reduce" and site.result.elements == 1 else None
+        if loop is not None and trips(program, loop) is None:
+            sentence = (
+                f"whether a while loop goes on is agreed on over {site.transfer.span} in every round, by an all-reduce "
+                f"of {exact(site.transfer.payload_bytes)} B: each round waits for a message of all devices"
+            )
+            advice = (
+                "ask every few rounds: let the body do several (jax.lax.fori_loop, or an unrolled step), and reduce "
+                "once for them"
+            )
+            yield program.finding("condition_reduced", sentence, advice, site)
+
+
+def _loop_that_asks(program: Program, site: Site) -> Computation | None:
+    """The body of the loop whose condition is all that a number is for."""
+    here = site.visit.computation
+    for caller, around in program.flow.callers(here):
+        body = program.module.called(around, caller.attribute("body"))
+        condition = program.module.called(around, caller.attribute("condition"))
+        if caller.opcode == "while" and body is not None and condition is not None:
+            if here is condition:
+                return body
+            carried = _carried_as(program, site, _is_of_a_number)
+            if carried and not any(_is_read_in(program, body, element) for element in carried):
+                return body if any(_is_read_in(program, condition, element) for element in carried) else None
+    return None
+
+
+def _is_of_a_number(user: Instruction) -> bool:
+    shapes = arrays(user.shape)
+    is_number = len(shapes) == 1 and shapes[0].elements == 1
+    return is_number and (user.opcode in _AS_IT_IS | ELEMENTWISE | {"fusion", "convert", "all-reduce-done"})
+
+
+def _is_read_in(program: Program, computation: Computation, element: int) -> bool:
+    taken = [
+        i
+        for i in computation.instructions
+        if i.opcode == "get-tuple-element"
+        and i.attribute("index") == str(element)
+        and i.operands[0] in computation.parameters
+    ]
+    return any(program.flow.users(computation, i.name) for i in taken)

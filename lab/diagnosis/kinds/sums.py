@@ -1,0 +1,183 @@
+"""Sums over devices that linear algebra would do later, of fewer bytes: of what is added up next, or multiplied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+from lab.core.known import known
+from lab.core.units import count, exact
+from lab.diagnosis.finding import Finding
+from lab.diagnosis.flow import SCALES, Place, Use, is_number_scale
+from lab.diagnosis.program import Program, Site, largest, sent, shape_text
+from lab.diagnosis.slices import depends_on_device
+from lab.hlo.shapes import Shape, arrays
+from lab.hlo.text import Instruction
+
+_SMALLEST = 1024
+_GEMM = 'custom_call_target="__cublas'
+_INTO_SUM = frozenset({"select", "scatter", "add"})
+_ADDITION = {"parameter", "add"}
+_FARTHEST = 300
+
+
+def summed_apart(program: Program) -> Iterator[Finding]:
+    """Several all-reduces over the same axes whose results are only added to each other: one of the sum would do."""
+    by_sum: dict[tuple[str, str, tuple[str, ...] | None], list[Site]] = {}
+    for site in program.inserted:
+        if _is_sum(program, site) and (total := _total(program, site)) is not None:
+            key = total.computation.name, total.instruction.name, site.transfer.axes
+            by_sum.setdefault(key, []).append(site)
+    for sites in by_sum.values():
+        most = largest(sites)
+        if len(sites) > 1 and most.transfer.payload_bytes >= _SMALLEST:
+            sentence = (
+                f"{count(len(sites), 'result')} of {shape_text(most.result)} are summed over {most.transfer.span} one "
+                f"by one and then only added to each other; added up on each device first, one sum would send "
+                f"{exact(sent([most]))} B instead of {exact(sent(sites))}"
+            )
+            advice = (
+                "add them up before the sum over devices: compute them in one jax.shard_map that ends in one psum, or "
+                "differentiate the weight once for all its uses there"
+            )
+            yield program.finding("summed_apart", sentence, advice, *sites, needed_bytes=sent([most]))
+
+
+def summed_into_sum(program: Program) -> Iterator[Finding]:
+    """The result of an all-reduce that one device alone puts into what is summed over the same devices next: XLA's way
+    to add the gradient of a lookup to a sum that it has already."""
+    for site in program.inserted:
+        if _is_sum(program, site) and site.transfer.payload_bytes >= _SMALLEST:
+            uses = program.uses(site, _INTO_SUM)
+            if uses and all(_is_summed_again_from_one(program, site, use) for use in uses):
+                sentence = (
+                    f"{shape_text(site.result)} is summed over {site.transfer.span}, and one device puts the sum into "
+                    f"what is summed over {site.transfer.span} next; each its own part put in there, each would send "
+                    f"{exact(sent([site]))} B less"
+                )
+                advice = (
+                    "compute both in one jax.shard_map, add them up there and end in one psum (the gradients of a "
+                    "table's two uses, for instance)"
+                )
+                yield program.finding("summed_apart", sentence, advice, site, needed_bytes=Fraction(0))
+
+
+def _is_summed_again_from_one(program: Program, site: Site, use: Use) -> bool:
+    """It ends in another sum over the same axes, and on the way there all but one device put zeros in its place."""
+    again = [s for s in program.sites if s.visit.instruction is use.instruction and s.key != site.key]
+    is_over_the_same = any(s.transfer.axes == site.transfer.axes and _is_sum(program, s) for s in again)
+    selects = [
+        Place(step, c)
+        for c in program.module.computations.values()
+        for step in use.path
+        if step.opcode == "select" and c.by_name.get(step.name) is step
+    ]
+    return is_over_the_same and any(depends_on_device(program.flow, c, i.operands[0]) for i, c in selects)
+
+
+def _total(program: Program, site: Site) -> Place | None:
+    """The last of the additions that are all that is done with a result, none of them read by anything else."""
+    uses, last = program.uses(site, frozenset(SCALES)), None
+    while len(uses) == 1 and uses[0].opcode == "add" and _is_scaled_by_numbers(program, uses[0]):
+        last = Place(known(uses[0].instruction), uses[0].computation)
+        uses = program.flow.uses(*last)
+    return last
+
+
+def _is_scaled_by_numbers(program: Program, use: Use) -> bool:
+    return all(is_number_scale(program.flow, step) for step in use.path if step.opcode in SCALES)
+
+
+def summed_before_product(program: Program) -> Iterator[Finding]:
+    """An all-reduce whose result goes into products alone, which are fewer bytes: a product of parts is a part of the
+    product, so that the products can be summed instead. Rows that are looked up in a split table, for instance."""
+    for site in program.sites:
+        before = site.transfer.payload_bytes
+        products = _products(program, site) if _is_sum(program, site) and before >= _SMALLEST else []
+        after = sum(product.bytes for product in products)
+        if products and 2 * after <= before:
+            often, now = site.transfer.executions or 1, sent([site])
+            what = shape_text(products[0]) if len(products) == 1 else count(len(products), "product")
+            sentence = (
+                f"{program.moved(site)}, {exact(before * often)} B a step, is summed over {site.transfer.span} only to "
+                f"be multiplied: summed after the product, {what}, it would be {exact(after * often)} B, and each "
+                f"device would send {exact(now * after / before)} B instead of {exact(now)}"
+            )
+            advice = (
+                "multiply on each device first, in jax.shard_map, with jax.lax.psum behind the product instead of "
+                "before it (attention over looked-up keys and values: sum scores and outputs)"
+            )
+            yield program.finding("summed_before_product", sentence, advice, site, needed_bytes=now * after / before)
+
+
+def _is_sum(program: Program, site: Site) -> bool:
+    """An all-reduce that adds."""
+    return site.kind == "all_reduce" and _adds(program, site.visit.instruction)
+
+
+def _products(program: Program, site: Site) -> list[Shape]:
+    """What each product is on a device, where products are all that is done with a sum, each linear in it and done as
+    often; [] where anything else is done."""
+    found, loops = dict[tuple[str, str], Shape](), program.flow.loops(site.visit.computation)
+    for use in program.uses(site):
+        shape = _product(program, use)
+        is_as_often = program.flow.loops(use.computation) == loops
+        key = use.computation.name, known(use.instruction).name if use.instruction else ""
+        if shape is None or not is_as_often or key in found or _other_is_made_of(program, site, use):
+            return []
+        found[key] = shape
+    return list(found.values())
+
+
+def _product(program: Program, use: Use) -> Shape | None:
+    """Of a product, or of what a GPU makes of one with few rows: elements multiplied, and then only added up."""
+    i = use.instruction
+    if i is None or use.number > 1:
+        return None
+    if i.opcode in ("dot", "convolution") or _GEMM in i.tail:
+        return arrays(i.shape)[0]
+    after = program.flow.uses(i, use.computation) if i.opcode == "multiply" else []
+    reduces = [known(one.instruction) for one in after if one.opcode == "reduce" and one.number == 0]
+    adds = len(reduces) == len(after) == 1 and _adds(program, reduces[0])
+    return arrays(reduces[0].shape)[0] if adds else None
+
+
+def _adds(program: Program, i: Instruction) -> bool:
+    combine = program.module.computations.get(i.attribute("to_apply") or "")
+    return combine is not None and {inner.opcode for inner in combine.instructions} == _ADDITION
+
+
+def _other_is_made_of(program: Program, site: Site, use: Use) -> bool:
+    """Whether the other operand follows from the same sum, or that is not known: such a product is not linear in it."""
+    other = program.operand(Place(known(use.instruction), use.computation), 1 - use.number)
+    pending, seen = [] if other is None else [other], set[tuple[str, str]]()
+    while pending:
+        way = list(program.flow.back(*pending.pop()))
+        place = way[-1]
+        key = place.computation.name, place.instruction.name
+        if place.instruction is site.visit.instruction:
+            if site.number is None or any(_takes(step, site) for step in way):
+                return True
+        elif key not in seen and not _is_other_piece(program, site, place):
+            seen.add(key)
+            sides = [program.operand(place, number) for number in range(len(place.instruction.operands))]
+            pending += [side for side in sides if side is not None]
+        if len(seen) > _FARTHEST:
+            return True
+    return False
+
+
+def _is_other_piece(program: Program, site: Site, place: Place) -> bool:
+    """It cuts another array out of a sum that is packed into one."""
+    if site.piece is None or place.instruction.opcode != "slice":
+        return False
+    packed = program.operand(place)
+    is_cut_of_sum = packed is not None and program.flow.source(*packed).instruction is site.visit.instruction
+    return is_cut_of_sum and place.instruction.braced("slice") != f"[{site.piece.start}:{site.piece.stop}]"
+
+
+def _takes(step: Place, site: Site) -> bool:
+    """It takes this operand's result out of what a combined sum gives."""
+    i = step.instruction
+    is_of_sum = i.opcode == "get-tuple-element" and i.operands[:1] == (site.visit.instruction.name,)
+    return is_of_sum and i.attribute("index") == str(site.number)

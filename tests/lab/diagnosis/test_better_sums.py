@@ -1,0 +1,198 @@
+"""What a later sum, one gather, or one round less would spare is what the better program, compiled, sends less."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from tests.cases.compiling import ahead_of_time_gpu, array, cpu, mesh_on, pinned
+from tests.lab.diagnosis.diagnosing import diagnosed, kinds, only, wasted
+
+ON = [None, pytest.param("gpu:h100:1x8", marks=ahead_of_time_gpu)]
+pytestmark = pytest.mark.compiles
+
+
+def mesh_of(target):
+    return mesh_on(target, data=8) if target else cpu(data=8)
+
+
+def sent(found) -> int:
+    return sum(t.wire_bytes * t.executions for t in found.ledger.transfers)
+
+
+def own(mesh, function, **specs):
+    return jax.shard_map(function, mesh=mesh, check_vma=False, **specs)
+
+
+def tied_loss(lookup_VD, head_VD, tokens_B, target_BV):
+    return jnp.sum((jnp.tanh(lookup_VD[tokens_B]) @ head_VD.T - target_BV) ** 2)
+
+
+def tied(table_VD, tokens_B, target_BV):
+    return jax.grad(lambda table_VD: tied_loss(table_VD, table_VD, tokens_B, target_BV))(table_VD)
+
+
+def tied_summed_once(table_VD, tokens_B, target_BV):
+    lookup_VD, head_VD = jax.grad(tied_loss, argnums=(0, 1))(table_VD, table_VD, tokens_B, target_BV)
+    return jax.lax.psum(lookup_VD + head_VD, "data")
+
+
+@pytest.mark.parametrize("target", ON)
+def test_the_gradients_of_a_tables_two_uses_are_summed_apart_and_once_where_they_are_added_first(target):
+    mesh = mesh_of(target)
+    args = array(mesh, (256, 32)), array(mesh, (64,), "data", dtype=jnp.int32), array(mesh, (64, 256), "data")
+    told = diagnosed(mesh, tied, *args, out=P(), target=target)
+    once = own(mesh, tied_summed_once, in_specs=(P(), P("data"), P("data")), out_specs=P())
+    better = diagnosed(mesh, once, *args, target=target)
+    assert kinds(told) == ["summed_apart"] and kinds(better) == []
+    assert wasted(told.findings[0]) == sent(told) - sent(better) == sent(better) > 0
+
+
+def attend(query_HD, keys_TD, values_TD, total):
+    """Attention whose sums over devices are `total`; weights are not normalised."""
+    return total(jnp.exp(total(query_HD @ keys_TD.T)) @ values_TD)
+
+
+@pytest.mark.parametrize("target", ON)
+def test_rows_of_split_pages_are_summed_for_scores_and_outputs_of_far_fewer_bytes(target):
+    mesh = mesh_of(target)
+
+    def rows_summed(query_HD, pages_NPD, at_N):
+        rows_TD = pages_NPD[at_N].reshape(-1, 64)
+        return query_HD @ rows_TD.T
+
+    def product_summed(query_HD, pages_NPD, at_N):
+        first = jax.lax.axis_index("data") * pages_NPD.shape[0]
+        is_own_N = (at_N >= first) & (at_N < first + pages_NPD.shape[0])
+        rows_NPD = jnp.where(is_own_N[:, None, None], pages_NPD[jnp.where(is_own_N, at_N - first, 0)], 0)
+        return jax.lax.psum(query_HD @ rows_NPD.reshape(-1, 64).T, "data")
+
+    args = array(mesh, (4, 64)), array(mesh, (128, 16, 64), "data"), array(mesh, (32,), dtype=jnp.int32)
+    told = diagnosed(mesh, rows_summed, *args, out=P(), target=target)
+    summed = own(mesh, product_summed, in_specs=(P(), P("data"), P()), out_specs=P())
+    better = diagnosed(mesh, summed, *args, target=target)
+    assert (only(told).kind, kinds(better)) == ("summed_before_product", [])
+    assert wasted(only(told)) == sent(told) - sent(better) == 15 * sent(better)
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        lambda x_BD: x_BD @ x_BD.T,
+        lambda x_BD: x_BD.T @ (x_BD @ jnp.ones((64, 1))),
+        lambda x_BD: (x_BD @ jnp.ones((64, 2)), jnp.max(x_BD)),
+    ],
+    ids=["with itself", "with what follows from it", "and read beside"],
+)
+def test_a_sum_whose_product_is_not_linear_in_it_or_that_is_read_otherwise_has_to_come_first(product):
+    mesh = cpu(data=8)
+    function = own(mesh, lambda x_BD: product(jax.lax.psum(x_BD, "data")), in_specs=P("data"), out_specs=P())
+    assert kinds(diagnosed(mesh, function, array(mesh, (64, 64), "data"))) == []
+
+
+def ring(q_RD, k_RD, rounds: int, is_last_apart: bool):
+    def attended(total_RD, k_RD):
+        return total_RD + jnp.tanh(q_RD @ k_RD.T) @ k_RD
+
+    def step(_, carried):
+        total_RD, k_RD = carried
+        return attended(total_RD, k_RD), jax.lax.ppermute(k_RD, "data", [(i, (i + 1) % 8) for i in range(8)])
+
+    total_RD, last_RD = jax.lax.fori_loop(0, rounds, step, (jnp.zeros_like(q_RD), k_RD))
+    return attended(total_RD, last_RD) if is_last_apart else total_RD
+
+
+@pytest.mark.parametrize("target", ON)
+def test_a_ring_of_8_sends_its_last_message_to_nobody_and_7_rounds_and_the_last_part_send_what_is_said(target):
+    mesh = mesh_of(target)
+    split = {"in_specs": P("data"), "out_specs": P("data")}
+    args = array(mesh, (256, 32), "data"), array(mesh, (256, 32), "data")
+    told = diagnosed(mesh, own(mesh, partial(ring, rounds=8, is_last_apart=False), **split), *args, target=target)
+    better = diagnosed(mesh, own(mesh, partial(ring, rounds=7, is_last_apart=True), **split), *args, target=target)
+    assert (only(told).kind, kinds(better)) == ("last_message_unused", [])
+    assert wasted(only(told)) == sent(told) - sent(better) == sent(told) / 8
+
+
+@pytest.mark.parametrize("target", ON)
+def test_a_value_that_a_round_gathers_for_each_of_two_products_is_gathered_once_where_it_is_pinned(target):
+    mesh = mesh_of(target)
+
+    def rounds(is_pinned, x_RD):
+        def body(_, x_RD):
+            whole_RD = pinned(mesh, x_RD) if is_pinned else x_RD
+            return x_RD + jnp.tanh(x_RD @ whole_RD.T) @ whole_RD
+
+        return jax.lax.fori_loop(0, 5, body, x_RD)
+
+    x_RD = array(mesh, (128, 256), "data")
+    told, better = (
+        diagnosed(mesh, jax.jit(partial(rounds, is_pinned)), x_RD, out=P("data"), target=target)
+        for is_pinned in (False, True)
+    )
+    assert (only(told).kind, kinds(better)) == ("gathered_twice", [])
+    assert wasted(only(told)) == sent(told) - sent(better) == sent(better) > 0
+
+
+@pytest.mark.parametrize("unroll", [2, 4])
+@pytest.mark.parametrize("target", ON)
+def test_micro_batches_of_an_unrolled_loop_are_each_reduced_where_one_reduction_would_do(target, unroll):
+    mesh = mesh_of(target)
+
+    def step(w_DF, x_NBD):
+        def add(total_DF, x_BD):
+            return total_DF + jax.grad(lambda w_DF: jnp.sum(jnp.tanh(x_BD @ w_DF) ** 2))(w_DF), None
+
+        return jax.lax.scan(add, jnp.zeros_like(w_DF), x_NBD, unroll=unroll)[0]
+
+    args = array(mesh, (64, 128)), array(mesh, (8, 64, 64), None, "data")
+    told = diagnosed(mesh, step, *args, out=P(), target=target)
+    finding = told.findings[0]
+    once = own(mesh, lambda w, x: jax.lax.psum(step(w, x), "data"), in_specs=(P(), P(None, "data")), out_specs=P())
+    assert finding.kind == "reduced_in_loop"
+    assert wasted(finding) == sent(told) - sent(diagnosed(mesh, once, *args, target=target))
+
+
+def test_the_condition_of_a_loop_that_devices_agree_on_is_told_and_one_that_each_has_is_not():
+    mesh = cpu(data=8)
+
+    def settled(x_RD):
+        def body(carried):
+            x_RD, _ = carried
+            moved_RD = jnp.cos(x_RD)
+            return moved_RD, jnp.sqrt(jnp.max(jnp.abs(moved_RD - x_RD)))
+
+        def is_moving(carried):
+            return carried[1] > 1e-3
+
+        return jax.lax.while_loop(is_moving, body, (x_RD, jnp.float32(1)))
+
+    def rounds(x_RD):
+        return jax.lax.while_loop(lambda carried: carried[1] > 0, lambda c: (jnp.cos(c[0]), c[1] // 2), (x_RD, 77))[0]
+
+    x_RD = array(mesh, (256, 32), "data")
+    told = diagnosed(mesh, lambda x_RD: settled(x_RD)[0], x_RD, out=P("data"))
+    assert only(told).kind == "condition_reduced"
+    assert kinds(diagnosed(mesh, rounds, x_RD, out=P("data"))) == []
+
+
+@ahead_of_time_gpu
+def test_state_that_every_device_updates_whole_and_has_no_room_for_is_told_with_what_a_split_one_holds():
+    mesh = mesh_on("gpu:h100:1x8", data=8)
+
+    def step(state_LDF, x_BD):
+        def loss(w_LDF):
+            return jnp.sum(jax.lax.scan(lambda x_BD, w_DF: (x_BD @ w_DF, None), x_BD, w_LDF)[0])
+
+        return state_LDF - jax.grad(loss)(state_LDF)
+
+    def inspected(spec):
+        args = array(mesh, (256, 8192, 8192), None, spec), array(mesh, (64, 8192), "data")
+        return diagnosed(mesh, step, *args, out=P(None, spec), target="gpu:h100:1x8", donate_argnums=0)
+
+    whole, split = inspected(None), inspected("data")
+    told = {finding.kind: finding for finding in whole.findings}
+    assert [finding.kind for finding in whole.findings[:2]] == ["out_of_memory", "held_whole"]
+    assert told["held_whole"].memory_bytes == whole.ledger.memory.arguments - split.ledger.memory.arguments > 0
+    assert "held_whole" not in kinds(split)
