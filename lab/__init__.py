@@ -104,7 +104,12 @@ display.register(_printers)
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """`%load_ext lab`: meshes of JAX are shown as pictures. Ledgers, verdicts and `lab.meshes.axes.Axes` always are."""
-    from lab.report.html.notebook import register
+    """`%load_ext lab`: `%lab inspect step(params, batch)`, and pictures of JAX's meshes. Ledgers, verdicts and
+    `lab.meshes.axes.Axes` always show themselves."""
+    from lab.cli import magic
+    from lab.meshes.backends import set_environment
+    from lab.report.html import notebook
 
-    register(shell)
+    set_environment()
+    magic.register(shell)
+    notebook.register(shell)

@@ -26,12 +26,23 @@ def prepare(targets: Collection[Target]) -> None:
     Raises:
       UsageError: JAX has started with fewer fake CPU devices than a target asks for.
     """
-    attached = any(target.platform == Platform.ATTACHED for target in targets)
-    for name, value in (_QUIET if attached and _has_tpus() else _QUIET | _NO_ACCELERATOR).items():
-        os.environ.setdefault(name, value)
+    set_environment(uses_tpus=any(target.platform == Platform.ATTACHED for target in targets) and _has_tpus())
     from lab.meshes import devices
 
     devices.start(targets)
+
+
+def set_environment(uses_tpus: bool | None = None) -> None:
+    """Lets plugins that only compile start with JAX, and be quiet; call it before JAX starts. Variables that are set
+    already stay.
+
+    Args:
+      uses_tpus: JAX is to find the TPUs of this machine; by default where there are any.
+    """
+    if uses_tpus is None:
+        uses_tpus = _has_tpus()
+    for name, value in (_QUIET if uses_tpus else _QUIET | _NO_ACCELERATOR).items():
+        os.environ.setdefault(name, value)
 
 
 def skip_code_optimization() -> None:

@@ -96,7 +96,8 @@ def _ahead_of_time(target: Target, text: str | None) -> list[jax.Device]:
         return (_gpu_cluster(target, text) if target.platform == Platform.GPU else _tpu_slices(target)).devices
     except NotImplementedError as refusal:
         raise UsageError(
-            f"target {target}: JAX has started without this plugin; call lab.meshes.backends.prepare before it starts"
+            f"target {target}: JAX has started without this plugin; call lab.meshes.backends.prepare, or %load_ext lab "
+            "in a notebook, before it starts"
         ) from refusal
     except RuntimeError as refusal:
         raise UsageError(

@@ -117,7 +117,7 @@ def _of_builder(
             axes = given or TypedAxes(Axes.of({"devices": len(devices)}))
             mesh = typed(make_mesh(target, axes.axes), axes.explicit)
             function, args = sources.program(source, build, mesh)
-        program = _read(stage, source, function, args, mesh, target)
+        program = read_built(stage, source, function, args, mesh, target)
     if target.platform == Platform.GPU and target.chip and sources.names_memory_kinds(build):
         program = replace(program, ledger=replace(program.ledger, notes=(*program.ledger.notes, _NO_MEMORY_KINDS)))
     with stage(f"diagnosing {source}"):
@@ -138,7 +138,7 @@ def _of_export(
     mesh = typed(make_mesh(target, axes.axes), axes.explicit) if axes else None
     with sources.compiler(source, target):
         lowered, args = found.lowered(mesh, target_devices(target)[0])
-    program = _read(stage, source, lowered, args, mesh, target)
+    program = read_built(stage, source, lowered, args, mesh, target)
     with stage(f"diagnosing {source}"):
         return [of(program)]
 
@@ -154,7 +154,7 @@ def _of_executable(
     prepare([target])
     with stage(f"loading {source}"):
         loaded = executable(source, target_devices(target))
-    program = _read(stage, source, loaded, (), given.axes if given else None, target)
+    program = read_built(stage, source, loaded, (), given.axes if given else None, target)
     with stage(f"diagnosing {source}"):
         return [of(program)]
 
@@ -175,18 +175,29 @@ def _usable_bytes(target: Target) -> int | None:
 
 
 def _called(stage: Stage, name: str, called: Called, said: str, target: Target, of: Callable[[Program], T]) -> T:
-    program = _read(stage, name, called.program, called.args, None, target)
+    program = read_built(stage, name, called.program, called.args, None, target)
     ledger = replace(program.ledger, notes=(*program.ledger.notes, said))
     with stage(f"diagnosing {name}"):
         return of(replace(program, ledger=ledger, remarks=(*called.remarks, *program.remarks)))
 
 
-def _read(stage: Stage, source: str, function: Any, args: tuple[Any, ...], mesh: Any, target: Target) -> Program:
+def read_built(
+    stage: Stage, source: str, function: Any, args: tuple[Any, ...], mesh: Any, target: Target | None
+) -> Program:
+    """Lowers, compiles and reads a program in this process.
+
+    Raises:
+      UsageError: it raises, or XLA does not compile it.
+    """
+
     @contextmanager
     def shown(name: str) -> Iterator[None]:
         """Whose an error is depends on the stage; one while reading is the lab's own."""
         whose = {"lowering": sources.users_code(source), "compiling": sources.compiler(source, target)}
-        with stage(f"{name} {source}" + f" for {target}" * (name == "compiling")), whose.get(name, nullcontext()):
+        with (
+            stage(f"{name} {source}" + f" for {target}" * (name == "compiling" and target is not None)),
+            whose.get(name, nullcontext()),
+        ):
             yield
 
     return inspection.read_program(
@@ -196,5 +207,5 @@ def _read(stage: Stage, source: str, function: Any, args: tuple[Any, ...], mesh:
         target,
         source=source,
         stage=shown,
-        until_dumped=target.platform == Platform.TPU,
+        until_dumped=target is not None and target.platform == Platform.TPU,
     )

@@ -142,10 +142,10 @@ def program(source: str, build: Callable[[Any], Any], mesh: Any) -> tuple[Any, t
         raise UsageError(f"{source} cannot be called with a mesh alone; expected build(mesh)")
     with users_code(source):
         built = build(mesh)
-    if _is_staged(built):
+    if is_staged(built):
         return built, ()
     is_pair = isinstance(built, tuple) and len(built) == 2 and isinstance(built[1], tuple | list)
-    if not (is_pair and (callable(built[0]) or _is_staged(built[0]))):
+    if not (is_pair and (callable(built[0]) or is_staged(built[0]))):
         raise UsageError(
             f"{source} returned {_kind(built)}, expected (function, args) with args a tuple, or what step.lower(*args) "
             "gives"
@@ -153,7 +153,7 @@ def program(source: str, build: Callable[[Any], Any], mesh: Any) -> tuple[Any, t
     return built[0], tuple(built[1])
 
 
-def _is_staged(value: Any) -> bool:
+def is_staged(value: Any) -> bool:
     """Whether it is lowered or compiled, by JAX or by a library around it."""
     return hasattr(value, "as_text") and not isinstance(value, type)
 
@@ -210,7 +210,9 @@ def users_code(source: str) -> Iterator[None]:
         ) from needed
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         frames = _users_frames(error.__traceback__)
-        said = f"{type(error).__name__}: {one_line(error)}{_hidden_lab(error)}{_compile_only(error)}"
+        said = (
+            f"{type(error).__name__}: {one_line(error)}{_hidden_lab(error)}{_compile_only(error)}{_other_mesh(error)}"
+        )
         # An error of syntax says where it is.
         tail = "" if isinstance(error, SyntaxError) else "; --traceback shows where"
         failure = UsageError(f"{source} raised {said}" if frames else f"{source}: {said}{tail}")
@@ -238,14 +240,26 @@ def _compile_only(error: BaseException) -> str:
     )
 
 
+def _other_mesh(error: BaseException) -> str:
+    """Where a function places arrays on a mesh of its own, and its arguments lie on another."""
+    if "incompatible devices for jitted computation" not in text_of(error):
+        return ""
+    return (
+        "; the function names a mesh of its own: make it of the target's devices (in Python, lab.mesh(target, ...)), "
+        "or name PartitionSpecs alone, under jax.set_mesh"
+    )
+
+
 @contextmanager
-def compiler(source: str, target: Target) -> Iterator[None]:
+def compiler(source: str, target: Target | None) -> Iterator[None]:
     """Lets XLA compile a program: what it refuses becomes one line."""
     try:
         yield
     except Exception as refusal:
         said = f"{type(refusal).__name__}: {one_line(refusal)}"
-        raise UsageError(f"{source} does not compile for {target}: {said}; --traceback shows where") from refusal
+        raise UsageError(
+            f"{source} does not compile for {target or 'its devices'}: {said}; --traceback shows where"
+        ) from refusal
 
 
 def _users_frames(trace: TracebackType | None) -> str:

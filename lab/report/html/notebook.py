@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from lab.harness.result import Result
 
 
+def page_html(page: str) -> str:
+    """A page in a frame of its own."""
+    return str(element("iframe", "", srcdoc=page, style="width: 100%; height: 40em; border: 0"))
+
+
 def findings_html(findings: Findings) -> str:
     """Each with what it costs and what to try."""
     folder = common_folder(findings.diagnosis.ledger, findings=findings)

@@ -353,8 +353,8 @@ def test_the_extension_shows_meshes_of_jax_as_axes_show_themselves():
         def for_type_by_name(self, module, name, show):
             shown[module, name] = show
 
-    shell = type("Shell", (), {"display_formatter": type("All", (), {"formatters": {"text/html": Formatter()}})})
-    lab.load_ipython_extension(shell)
+    formatters = SimpleNamespace(formatters={"text/html": Formatter()})
+    lab.load_ipython_extension(SimpleNamespace(display_formatter=formatters, register_magic_function=lambda *_: None))
     show = shown[jax.sharding.Mesh.__module__, jax.sharding.Mesh.__qualname__]
     assert Axes.parse("data=1,tensor=1")._repr_html_() in show(
         jax.sharding.Mesh([[jax.devices()[0]]], ("data", "tensor"))

@@ -1,0 +1,109 @@
+"""`%lab` of notebooks: `%lab inspect step(params, batch)` compiles a call in the notebook's own process; all else is as
+on the command line."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lab import diagnosis
+from lab.cli import options
+from lab.cli.output import print_text
+from lab.cli.programs import read_built
+from lab.cli.refusals import refuse
+from lab.compile import sources
+from lab.meshes.axes import TypedAxes
+from lab.meshes.errors import UsageError
+from lab.meshes.targets import Target
+from lab.report.diagnosis import diagnosis_text
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+_FIRST_OPTION = re.compile(r"\s--(?=[a-z])|$")
+_STAGES = "lower", "compile"
+_TAKES = "__lab_takes__"
+
+
+def register(shell: InteractiveShell) -> None:
+    function: Any = partial(lab, shell)
+    shell.register_magic_function(function, "line", "lab")
+
+
+def lab(shell: InteractiveShell, line: str) -> None:
+    """`%lab inspect step(params, batch) --target gpu:h100:2x8`, or a command as in a terminal.
+
+    The call is not made: `step` is compiled for its arguments; what it communicates is printed, and shown as a page.
+    With --target the arguments are shapes, on a mesh of the same axes there.
+    """
+    command, _, rest = line.strip().partition(" ")
+    text = rest[: _first_option(rest)].strip()
+    try:
+        if command == "inspect" and not Path(text).exists() and _names(text) & set(shell.user_ns):
+            _inspect.main(shlex.split(rest[_first_option(rest) :]), "%lab", standalone_mode=False, obj=(shell, text))
+        else:
+            from lab.cli.group import cli
+
+            cli.main(shlex.split(line), "%lab", standalone_mode=False)
+    except (click.ClickException, UsageError) as error:
+        refuse(error)
+
+
+@click.command("inspect")
+@options.typed_mesh
+@options.target(f"What to compile for: {options.TARGET_FORMS}. By default the devices of the arguments.")
+@click.pass_obj
+def _inspect(asked: tuple[InteractiveShell, str], mesh: TypedAxes | None, target: Target | None) -> None:
+    from IPython.display import display
+
+    from lab.report.html import notebook, reports
+
+    shell, text = asked
+    name, program, args, named = _called(text, shell.user_ns)
+    on: Any = mesh.axes if mesh else None
+    if target:
+        from lab.compile.on_target import moved_to
+
+        (args, named), on = moved_to(target, mesh, name, (args, named))
+    if named:
+        program = partial(program, **named)
+    found = diagnosis.of(read_built(lambda _: nullcontext(), name, program, args, on, target))
+    print_text(diagnosis_text(found))
+    display({"text/html": notebook.page_html(reports.inspection([found]))}, raw=True)  # type: ignore[no-untyped-call]
+
+
+def _called(text: str, names: dict[str, Any]) -> tuple[str, Any, tuple[Any, ...], dict[str, Any]]:
+    """The function of a call, by its name too, and its arguments; what is lowered or compiled already has none."""
+    parsed = ast.parse(text, mode="eval")
+    called = parsed.body
+    with sources.users_code(text):
+        if not isinstance(called, ast.Call) or getattr(called.func, "attr", "") in _STAGES:
+            found = eval(compile(parsed, "<lab>", "eval"), names)
+            if sources.is_staged(found):
+                return text, found, (), {}
+            raise UsageError(f"{text}: found no arguments; expected a call, such as %lab inspect {text}(params, batch)")
+        name = ast.unparse(called.func)
+        function = eval(compile(ast.Expression(called.func), "<lab>", "eval"), names)
+        called.func = ast.copy_location(ast.Name(_TAKES, ast.Load()), called.func)
+        args, named = eval(compile(parsed, "<lab>", "eval"), names | {_TAKES: lambda *args, **named: (args, named)})
+    return name, function, args, named
+
+
+def _names(text: str) -> set[str]:
+    """Those of an expression; none of the name of a file."""
+    try:
+        return {node.id for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)}
+    except SyntaxError:
+        return set()
+
+
+def _first_option(text: str) -> int:
+    found = _FIRST_OPTION.search(text)
+    return found.start() if found else len(text)
