@@ -137,6 +137,7 @@ KINDS: tuple[Kind, ...] = (
         costs="N reductions of the bytes of one: the gradients of a table's two uses, or of several micro-batches "
         "written out one by one.",
         cure="Add them up on each device first, and sum once: in one jax.shard_map that ends in one psum.",
+        target="gpu:h100:1x8",
     ),
     Kind(
         "summed_before_product",

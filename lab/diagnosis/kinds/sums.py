@@ -13,6 +13,7 @@ from lab.diagnosis.program import Program, Site, largest, sent, shape_text
 from lab.diagnosis.slices import depends_on_device
 from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Instruction
+from lab.meshes.platforms import Platform
 
 _SMALLEST = 1024
 _GEMM = 'custom_call_target="__cublas'
@@ -22,7 +23,10 @@ _FARTHEST = 300
 
 
 def summed_apart(program: Program) -> Iterator[Finding]:
-    """Several all-reduces over the same axes whose results are only added to each other: one of the sum would do."""
+    """Several all-reduces over the same axes whose results are only added to each other: one of the sum would do.
+    Compilers for GPUs and TPUs join these by themselves wherever they see them; the CPU's does not try."""
+    if program.platform == Platform.CPU:
+        return
     by_sum: dict[tuple[str, str, tuple[str, ...] | None], list[Site]] = {}
     for site in program.inserted:
         if _is_sum(program, site) and (total := _total(program, site)) is not None:
