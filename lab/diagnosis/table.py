@@ -157,6 +157,17 @@ KINDS: tuple[Kind, ...] = (
         cure="Let the loop run once less, and compute the last part after it without the permute.",
     ),
     Kind(
+        "summed_every_round",
+        "sums in every iteration of products of what a loop carries, where one gather before it costs less",
+        (rounds.summed_every_round,),
+        costs="A reduction in each of N iterations, where the loop's small matrix gathered once is fewer bytes. Every "
+        "device then computes all of it: the finding says how much, and is told where that takes less time.",
+        cure="Put the loop into jax.shard_map behind one jax.lax.all_gather, and cut each device's part out after it. "
+        "Sharding constraints do not do: the compiler splits what the loop carries again.",
+        mesh="data=16",
+        target="gpu:h100:2x8",
+    ),
+    Kind(
         "condition_reduced",
         "a while loop whose condition is reduced over devices in every round",
         (rounds.condition_reduced,),

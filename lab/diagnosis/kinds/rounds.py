@@ -1,19 +1,24 @@
-"""What a loop sends in every round and need not: a ring's last message, and a condition that all devices agree on."""
+"""What a loop sends in every round and need not: a ring's last message, sums that one gather before it would spare,
+and a condition that all devices agree on."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 
-from lab.core.units import exact
+from lab.core.units import bytes_text, exact, scaled
+from lab.diagnosis.cost import REFERENCE, Load, seconds
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place
 from lab.diagnosis.kinds.accumulation import trips
-from lab.diagnosis.program import Program, Site, largest, sent
+from lab.diagnosis.program import Program, Site, dtype_of_product, largest, sent
 from lab.diagnosis.slices import ELEMENTWISE
-from lab.hlo.shapes import arrays
+from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Computation, Instruction
 
 _SMALLEST = 1024
+_PAYS = 1.25
 _AS_IT_IS = frozenset({"copy", "bitcast", "collective-permute-done", "async-done", "copy-start", "copy-done"})
 
 
@@ -79,6 +84,61 @@ def _is_read_after(program: Program, loop: Place, element: int) -> bool:
         if user.attribute("index") == str(element) and (user.is_root or program.flow.uses(user, loop.computation)):
             return True
     return loop.instruction.is_root
+
+
+def summed_every_round(program: Program) -> Iterator[Finding]:
+    """Sums in each iteration of products of what the loop carries split, which cost more than to gather that once,
+    before the loop, and to have every device compute all of it: Newton-Schulz iterations of a matrix, for instance."""
+    by_loop: dict[str, list[Site]] = {}
+    for site in program.inserted:
+        by_loop.setdefault(site.visit.computation.name, []).append(site)
+    for name, sites in by_loop.items():
+        body = program.module.computations[name]
+        is_of_sums = all(site.kind == "all_reduce" and site.transfer.axes == sites[0].transfer.axes for site in sites)
+        often = trips(program, body) or 0
+        if (
+            is_of_sums
+            and often > 1
+            and sent(sites) >= _SMALLEST
+            and not any(i.opcode == "while" for i in body.instructions)
+        ):
+            yield from _instead_gathered(program, body, sites, often)
+
+
+def _instead_gathered(program: Program, body: Computation, sites: list[Site], often: int) -> Iterator[Finding]:
+    """The finding, if a gather pays in seconds at the chip's full rates, or at those of the reference."""
+    axes, group = set(sites[0].transfer.axes or ()), sites[0].transfer.group_size or 1
+    carried = _arrays_carried(program, body)
+    gathered = Fraction(sum(shape.bytes for shape in carried) * (group - 1))
+    more = Counter[str]()
+    for visit, work in program.reading.products:
+        if body.name in program.flow.loops(visit.computation) and program.variation.along(visit) & axes:
+            more[dtype_of_product(visit)] += (work.flops or 0) * (visit.executions or often) * (group - 1)
+    now, then = sent(sites), Load({sites[0].transfer.link: gathered}, more)
+    chip = (program.target if program.target and program.target.chip else REFERENCE).hardware
+    taken = [sum(seconds(load, chip).values()) for load in (Load({sites[0].transfer.link: now}), then)]
+    if carried and more and taken[1] * _PAYS <= taken[0]:
+        sentence = (
+            f"a loop sums products of what it carries over {sites[0].transfer.span} in each of {often} iterations; "
+            f"gathered once before the loop, {bytes_text(sum(s.bytes for s in carried) * group)}, it would send "
+            f"{exact(gathered)} B instead of {exact(now)}, and each device compute "
+            f"{scaled(sum(more.values()), 'FLOP')} more"
+        )
+        advice = (
+            "put the loop into jax.shard_map, behind jax.lax.all_gather(x, axis, tiled=True), and cut each device's "
+            "part out after it; with sharding constraints on what the loop carries the compiler still splits it"
+        )
+        yield program.finding("summed_every_round", sentence, advice, *sites, needed_bytes=gathered)
+
+
+def _arrays_carried(program: Program, body: Computation) -> list[Shape]:
+    """The arrays of the loop's state that an iteration reads, as a device has them."""
+    elements = {
+        i.attribute("index"): arrays(i.shape)[0]
+        for i in body.instructions
+        if i.opcode == "get-tuple-element" and i.operands[0] in body.parameters and program.flow.users(body, i.name)
+    }
+    return [shape for shape in elements.values() if shape.elements > 1]
 
 
 def condition_reduced(program: Program) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from lab.core.units import scaled
 from tests.cases.compiling import ahead_of_time_gpu, array, cpu, mesh_on, pinned
 from tests.lab.diagnosis.diagnosing import diagnosed, kinds, only, wasted
 
@@ -156,6 +157,31 @@ def test_a_value_that_a_round_gathers_for_each_of_two_products_is_gathered_once_
     )
     assert (only(told).kind, kinds(better)) == ("gathered_twice", [])
     assert wasted(only(told)) == sent(told) - sent(better) == sent(better) > 0
+
+
+@ahead_of_time_gpu
+@pytest.mark.parametrize(("target", "is_told"), [("gpu:h100:2x8", True), ("gpu:h100:1x8", False)])
+def test_a_matrix_that_iterations_sum_over_hosts_is_gathered_once_for_what_is_said_and_not_over_a_fast_link(
+    target, is_told
+):
+    devices = 16 if is_told else 8
+    mesh = mesh_on(target, data=devices)
+
+    def rounds(x_RC):
+        return jax.lax.fori_loop(0, 5, lambda _, x_RC: 1.5 * x_RC - 0.5 * (x_RC @ x_RC.T) @ x_RC, x_RC)
+
+    def gathered(x_RC):
+        size = x_RC.shape[1]
+        whole_RC = rounds(jax.lax.all_gather(x_RC, "data", axis=1, tiled=True))
+        return jax.lax.dynamic_slice_in_dim(whole_RC, jax.lax.axis_index("data") * size, size, axis=1)
+
+    columns, x_RC = P(None, "data"), array(mesh, (1024, 2048), None, "data")
+    told = diagnosed(mesh, rounds, x_RC, out=columns, target=target)
+    better = diagnosed(mesh, own(mesh, gathered, in_specs=columns, out_specs=columns), x_RC, target=target)
+    assert kinds(told) == ["summed_every_round"] * is_told
+    if is_told:
+        assert wasted(only(told)) == sent(told) - sent(better) > 0
+        assert scaled(better.ledger.flops - told.ledger.flops, "FLOP") + " more" in only(told).sentence
 
 
 @pytest.mark.parametrize("unroll", [2, 4])
