@@ -26,7 +26,9 @@ def prepare(targets: Collection[Target]) -> None:
     Raises:
       UsageError: JAX has started with fewer fake CPU devices than a target asks for.
     """
-    set_environment(uses_tpus=any(target.platform == Platform.ATTACHED for target in targets) and _has_tpus())
+    attached = any(target.platform == Platform.ATTACHED for target in targets)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", _ERRORS if attached else _FATAL)
+    set_environment(uses_tpus=attached and _has_tpus())
     from lab.meshes import devices
 
     devices.start(targets)
@@ -41,6 +43,7 @@ def set_environment(uses_tpus: bool | None = None) -> None:
     """
     if uses_tpus is None:
         uses_tpus = _has_tpus()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", _ERRORS)
     for name, value in (_QUIET if uses_tpus else _QUIET | _NO_ACCELERATOR).items():
         os.environ.setdefault(name, value)
 
@@ -61,8 +64,11 @@ def _has_tpus() -> bool:
     return any(Path("/dev").glob("accel*")) or any(Path("/dev/vfio").glob("*"))
 
 
+_ERRORS, _FATAL = "2", "3"
+"""Levels of what XLA logs: from errors on, or as it ends a process alone. What it logs as errors while it only compiles
+are none: that a compilation takes minutes, and that arguments are more than the chip has. A program that it refuses is
+an exception."""
 _QUIET = {
-    "TF_CPP_MIN_LOG_LEVEL": "2",
     "TPU_MIN_LOG_LEVEL": "2",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",  # A plugin that only compiles needs no cuDNN.

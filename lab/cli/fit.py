@@ -43,10 +43,10 @@ def fit(
     recomputed, offloaded, taken at once and sharded, and compiles each change, the cheapest first, until one fits. Exit
     status 1 if none does.
     """
+    run = _run(name, target, style, mesh, dict(settings))  # First, for it gets JAX ready before that is imported.
     from lab.harness.fit import fitting
     from lab.report.fit import fit_text
 
-    run = _run(name, target, style, mesh, dict(settings))
     with stages() as stage, other_process() as call:
 
         def compiled(parameters: Any, axes: Axes, words: str) -> Result:

@@ -21,6 +21,11 @@ _REMARK = re.compile(
 )
 _NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _WARNING = re.compile(r"^W\d{4} ")
+_NOISE = re.compile(
+    r"^(E\d{4} .*slow_operation_alarm\.cc|E\d{4} .*input/output arguments .*exceeds the base limit|\*{32}$|"
+    r"\[Compiling module .*\] Very slow compile\?)"
+)
+"""That a compilation takes minutes, and that arguments are more than the chip has: the lab says both itself."""
 _STACK = re.compile(r"^(\*\*\* Check failure stack trace: \*\*\*$|    @ +0x[0-9a-f]+ )")
 """Of XLA's own functions; the line before says what it aborts at."""
 
@@ -46,8 +51,8 @@ class Remark:
 
 @contextmanager
 def heard(remarks: list[Remark]) -> Iterator[None]:
-    """Adds to `remarks` what the compiler says inside; all else but its warnings and stacks goes on to stderr, line by
-    line, so that a crash is reported."""
+    """Adds to `remarks` what the compiler says inside; all else but its warnings, stacks and what the lab says itself
+    goes on to stderr, line by line, so that a crash is reported."""
     sys.stderr.flush()
     ours, theirs = os.pipe()
     kept = os.dup(2)
@@ -68,7 +73,7 @@ def _listen(ours: int, kept: int, remarks: list[Remark]) -> None:
     with open(ours, errors="replace") as lines:
         for line in lines:
             remarks += [remark for remark in read_remarks(line) if remark not in remarks]
-            if not (_WARNING.match(line) or _STACK.match(line)):
+            if not any(unwanted.match(line) for unwanted in (_WARNING, _NOISE, _STACK)):
                 os.write(kept, line.encode())
 
 

@@ -49,6 +49,22 @@ def test_what_is_said_past_python_is_heard_and_all_but_warnings_goes_on(capfd):
     assert capfd.readouterr().err == "something else\n"
 
 
+def test_of_errors_that_xla_logs_only_those_that_are_none_are_left_out(capfd):
+    slow = (
+        "E1130 00:44:26.640226    2121 slow_operation_alarm.cc:73] \n********************************\n"
+        "[Compiling module jit_step for GPU] Very slow compile? If you want to file a bug, run with envvar\n"
+        "********************************\n"
+    )
+    full = (
+        "E1129 21:47:24.827268   11351 gpu_hlo_schedule.cc:968] The byte size of input/output arguments (108989612356) "
+        "exceeds the base limit (68013994803). This indicates an error in the calculation!\n"
+    )
+    other = "E1129 21:47:24.827268   11351 gpu_hlo_schedule.cc:970] something is wrong\nF1129 rendezvous.cc] ends\n"
+    with heard([]):
+        os.write(2, (slow + full + other).encode())
+    assert capfd.readouterr().err == other
+
+
 @pytest.mark.parametrize(
     ("sharding", "spec"),
     [
