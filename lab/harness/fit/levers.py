@@ -12,7 +12,7 @@ from lab.harness.decoder.composed import ComposedShape
 from lab.harness.experiment import Experiment
 from lab.harness.settings import with_settings
 from lab.meshes.axes import CONTEXT, DATA, FSDP, Axes
-from lab.programs.composed.configuration import ZERO_STAGES
+from lab.programs.composed.configuration import ZERO_STAGES, replicas
 from lab.programs.models.shape import OFFLOAD, REMATS, DecoderShape
 
 
@@ -94,24 +94,25 @@ def _divisors(n: int) -> list[int]:
 
 def _sharded_further(parameters: DecoderShape, axes: Axes) -> Iterator[Change]:
     """ZeRO-1 and 2 where that is a parameter; replicas that become shards, where the mesh says which is which."""
-    replicas, zero = axes.shape.get(DATA, 1), parameters.zero if isinstance(parameters, ComposedShape) else None
-    if replicas == 1 or (zero is None and FSDP not in axes.names):
+    zero = parameters.zero if isinstance(parameters, ComposedShape) else None
+    if zero is None and FSDP not in axes.names:
         return
-    if zero is not None:
+    if zero is not None and replicas(axes):
         for stage in ZERO_STAGES[zero + 1 :]:
             yield Change(Lever.SHARDING, (("zero", str(stage)),))
-    for shards in _divisors(replicas):
-        left = replicas // shards
-        alone = (("zero", "0"),) if zero and left == 1 else ()
-        yield Change(Lever.SHARDING, alone, _with_shards(axes, left, shards, keeps_axis=zero is None))
+    of_data = axes.shape.get(DATA, 1)
+    for shards in _divisors(of_data):
+        mesh = _with_shards(axes, of_data // shards, shards, keeps_axis=zero is None)
+        alone = (("zero", "0"),) if zero and not replicas(mesh) else ()
+        yield Change(Lever.SHARDING, alone, mesh)
 
 
-def _with_shards(axes: Axes, replicas: int, shards: int, keeps_axis: bool) -> Axes:
+def _with_shards(axes: Axes, of_data: int, shards: int, keeps_axis: bool) -> Axes:
     """So many replicas less along `data` and more along `fsdp`, which comes next if it is new."""
     shape: dict[str, int] = {}
     for name, size in axes.shape.items():
-        if name == DATA and (replicas > 1 or keeps_axis):
-            shape[DATA] = replicas
+        if name == DATA and (of_data > 1 or keeps_axis):
+            shape[DATA] = of_data
         if name == DATA and FSDP not in axes.names:
             shape[FSDP] = shards
         if name != DATA:

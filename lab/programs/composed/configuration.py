@@ -23,6 +23,11 @@ ZERO_STAGES = (0, 1, 2)
 OVER_CONTEXT = {"zigzag": ZIGZAG_RING, "ring": RING, "gathered": GATHERED_KEYS, "ulysses": ULYSSES}
 
 
+def replicas(axes: Axes) -> tuple[str, ...]:
+    """Of a mesh, the axes of several ranks along which all but experts are replicated."""
+    return tuple(name for name in axes.names if name in (DATA, EXPERT) and axes[name] > 1)
+
+
 @dataclass(frozen=True)
 class Configuration:
     """How one training step is spread over devices.
@@ -91,8 +96,8 @@ class Configuration:
 
     @property
     def replicas(self) -> tuple[str, ...]:
-        """Axes over which ZeRO-1 and 2 shard all but experts."""
-        return tuple(name for name in self.order if name in (DATA, EXPERT) and getattr(self, name) > 1)
+        """Over which ZeRO-1 and 2 shard all but experts."""
+        return replicas(self.axes)
 
     @property
     def strategy(self) -> Strategy:

@@ -48,6 +48,12 @@ def test_zero_2_without_replicas_becomes_zero_0():
     assert of_zero_2 == ["mesh fsdp=2,tensor=2 zero=0"]
 
 
+def test_ranks_of_experts_are_replicas_of_all_else():
+    assert found(COMPOSED, "expert=4,tensor=2", experts=8)[Lever.SHARDING] == ["zero=1", "zero=2"]
+    both = found(COMPOSED, "data=2,expert=4", experts=8, zero=2)[Lever.SHARDING]
+    assert both == ["mesh fsdp=2,expert=4"]
+
+
 def test_hybrid_sharding_moves_devices_between_its_two_axes():
     assert found(HYBRID, "data=4,fsdp=2")[Lever.SHARDING] == ["mesh data=2,fsdp=4", "mesh data=1,fsdp=8"]
 
