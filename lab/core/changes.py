@@ -23,7 +23,11 @@ Content = tuple[str, int, int | None, bool]
 @dataclass(frozen=True)
 class Row:
     """All transfers of one kind, over the same axes, at one place of the program; operands of combined ones count
-    each."""
+    each.
+
+    Attributes:
+      function: that all of them are written in, "" where they are not, or where the text does not tell.
+    """
 
     kind: Kind
     axes: tuple[str, ...] | None
@@ -33,6 +37,12 @@ class Row:
     origin: str | None
     dtype: str
     totals: Totals
+    function: str = ""
+
+    @property
+    def scope_or_function(self) -> str:
+        """See `Transfer`."""
+        return self.scope or (f"{self.function}()" if self.function else "")
 
     @property
     def span(self) -> str:
@@ -54,6 +64,7 @@ class Row:
             totals.wire_bytes,
             totals.arrays,
             self.sub_axes,
+            self.function or UNSET,
         )
 
 
@@ -95,6 +106,7 @@ class RowJson:
     wire_bytes: Fraction
     arrays: int | UnsetType = UNSET
     sub_axes: tuple[SubAxis, ...] | UnsetType | None = UNSET
+    function: str | UnsetType = UNSET
 
 
 @dataclass(frozen=True)
@@ -226,7 +238,7 @@ def changes(before: Ledger, after: Ledger) -> tuple[Change, ...]:
     found += [Change("appeared", None, _row(transfers)) for transfers in appeared.values()]
     for place in old.keys() & new.keys():
         if _content(old[place]) != _content(new[place]):
-            found.append(_grown(_row(old[place]), _row(new[place])))
+            found.append(_grown(_row(old[place], new[place]), _row(new[place], old[place])))
     return tuple(sorted(found, key=lambda change: (-abs(change.added_wire_bytes), change.what, str(change))))
 
 
@@ -259,11 +271,19 @@ def _grown(before: Row, after: Row) -> Change:
     return Change("grew" if added > 0 else "shrank" if added < 0 else "changed", before, after)
 
 
-def _row(transfers: list[Transfer]) -> Row:
-    first = transfers[0]
+def _row(transfers: list[Transfer], others: Iterable[Transfer] = ()) -> Row:
+    """Its line is that of the first transfer that is not among the others, function by function."""
+    theirs = {_identity(t) for t in others}
+    first = next((t for t in transfers if _identity(t) not in theirs), transfers[0])
     dtype = "+".join(sorted({t.dtype for t in transfers}))
     where = first.phase or "", first.scope, first.origin
-    return Row(first.kind, first.axes, first.sub_axes, *where, dtype, Totals.of(transfers))
+    functions = {t.function for t in transfers}
+    function = functions.pop() if len(functions) == 1 else ""
+    return Row(first.kind, first.axes, first.sub_axes, *where, dtype, Totals.of(transfers), function)
+
+
+def _identity(t: Transfer) -> tuple[object, ...]:
+    return t.function, t.dtype, t.payload_bytes, t.group_size, t.executions
 
 
 def _wire(row: Row | None) -> Fraction:

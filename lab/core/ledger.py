@@ -26,6 +26,7 @@ from msgspec import UNSET, UnsetType
 
 from lab.core import codec, display
 from lab.core.codec import Count, Size
+from lab.core.frame import Stack
 from lab.core.note import Note, note_kinds
 from lab.core.room import Room, RoomJson
 from lab.meshes.errors import UsageError
@@ -197,6 +198,8 @@ class _Stated:
     network_kind: Kind | None = None
     is_over_products: bool | None = None
     repeats: str | None = None
+    function: str = ""
+    stack: Stack = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -216,7 +219,10 @@ class Transfer(_Stated):
       shift: of a permute along one axis, the distance, modulo the axis size.
       conditional: it stands in a branch that may not run.
       scope: the user's named scopes, joined by `/`; in a predicted ledger the term of the formula.
-      origin: file and line of the user's code.
+      origin: file and line of the user's code, the one of its stack that tells it from the others of its ledger.
+      function: that the line stands in.
+      stack: what ran when the transfer's operation was traced, from its innermost line outwards. Who calls a program
+        makes no other transfer of it: stacks are not compared.
       link: the slowest that it crosses; None where no target is known.
       sub_axes: where no set of axes gives its groups, the parts of axes that do; None where none do either.
       parts: the operands of a combined transfer.
@@ -242,6 +248,12 @@ class Transfer(_Stated):
         return span_text(self.axes, self.sub_axes)
 
     @property
+    def scope_or_function(self) -> str:
+        """Its named scopes; where it has none, and is no combination of several transfers, the function that it is
+        written in: `Attention.out_projection()`."""
+        return self.scope or (f"{self.function}()" if self.function and not self.parts else "")
+
+    @property
     def arrays(self) -> int:
         """How many arrays one execution moves: several where the compiler combined their transfers into one."""
         return max(1, len(self.parts))
@@ -263,12 +275,14 @@ class Transfer(_Stated):
 
     def split(self) -> tuple[Transfer, ...]:
         """The same communication, one transfer an operand, each in the scope that the text tells of it, for the name of
-        a combination is that of one of them, and in its phase or, where that is not told, in that of the combination.
+        a combination, and its function, are those of one of them, and in its phase or, where that is not told, in that
+        of the combination.
         """
         if len(self.parts) < 2:
             return (self,)
         return tuple(
-            replace(self, **asdict(part) | {"phase": part.phase or self.phase}, parts=()) for part in self.parts
+            replace(self, **asdict(part) | {"phase": part.phase or self.phase}, parts=(), function="")
+            for part in self.parts
         )
 
     def json_object(self) -> TransferJson:

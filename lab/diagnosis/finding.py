@@ -9,6 +9,7 @@ from fractions import Fraction
 from msgspec import UNSET, UnsetType
 
 from lab.core.codec import Count
+from lab.core.frame import Stack
 from lab.core.ledger import Totals, Transfer
 from lab.meshes.platforms import LinkName
 
@@ -71,6 +72,7 @@ class Finding:
       flops: of products that a device need not compute, by dtype of their operands.
       accessed_bytes: that a device need not read or write in its memory.
       cost: of all that; set where the whole program is known.
+      stack: what ran when the operation of that line was traced, from its innermost line outwards.
     """
 
     kind: str
@@ -84,6 +86,7 @@ class Finding:
     flops: Mapping[str, int] = field(default_factory=dict)
     accessed_bytes: int = 0
     cost: Cost = Cost()
+    stack: Stack = ()
 
     @property
     def totals(self) -> Totals:
@@ -124,6 +127,7 @@ class Finding:
             flops=self.flops or UNSET,
             waste=self.cost.json_object(),
             remark=self.is_remark,
+            stack=self.stack,
         )
 
 
@@ -155,3 +159,4 @@ class FindingJson:
     flops: Mapping[str, Count] | UnsetType = UNSET
     waste: CostJson | UnsetType = UNSET
     remark: bool = False
+    stack: Stack = ()

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from lab.core.frame import Stack
 from lab.core.known import known
 from lab.core.ledger import Kind, Ledger, Phase, Transfer
 from lab.diagnosis.finding import Finding
@@ -25,7 +26,7 @@ from lab.hlo.buffers import LiveBuffer
 from lab.hlo.collectives import is_named_after_argument
 from lab.hlo.flops import operand_shapes
 from lab.hlo.groups import Groups, UnreadGroups
-from lab.hlo.names import origin, phase
+from lab.hlo.names import phase
 from lab.hlo.part_names import joined_names
 from lab.hlo.read import Reading
 from lab.hlo.shapes import Shape, arrays
@@ -464,7 +465,17 @@ class Program:
         return head.partition(f"{name}={{")[2].partition(" }")[0]
 
     def origin(self, instruction: Instruction) -> str | None:
-        return origin(instruction.extras, self.reading.reader.frames)
+        """The line that is shown of it; see `Origins`."""
+        stack = self.reading.reader.frames.stack(instruction.extras)
+        label = self.reading.origins.label(stack)
+        if label is not None:
+            self._stacks.setdefault(label, stack)
+        return label
+
+    @cached_property
+    def _stacks(self) -> dict[str, Stack]:
+        """Of each line that was asked for, the first."""
+        return {}
 
     def members(self, site: Site) -> Groups | None:
         """Who takes part, as positions in the mesh."""
@@ -495,17 +506,20 @@ class Program:
         """The line of its largest transfer, where no other is given."""
         transfers = tuple(site.transfer for site in sites)
         lines = [site for site in sites if site.line]
+        origin = origin or (largest(lines).line if lines else None)
+        stacks = [t.stack for t in transfers if t.origin == origin]
         return Finding(
             kind,
             sentence,
             advice,
             transfers,
-            origin or (largest(lines).line if lines else None),
+            origin,
             memory_bytes,
             self._seconds(transfers),
             needed_bytes,
             flops or {},
             accessed_bytes,
+            stack=stacks[0] if stacks else self._stacks.get(origin or "", ()),
         )
 
     def _seconds(self, transfers: tuple[Transfer, ...]) -> float | None:

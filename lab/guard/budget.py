@@ -159,5 +159,5 @@ def _listed(transfers: Sequence[Transfer]) -> str:
 
 def _line(t: Transfer) -> str:
     times = "?" if t.executions is None else f"{t.executions:,}"
-    where = " ".join(filter(None, (t.phase, t.scope, t.origin)))
+    where = " ".join(filter(None, (t.phase, t.scope_or_function, t.origin)))
     return f"    {t.kind} over {t.span}, {times} x {t.payload_bytes:,} B {t.dtype}  {where}".rstrip()

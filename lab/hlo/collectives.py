@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+from lab.core.frame import Stack
 from lab.core.ledger import Kind, Overlap, Part, Phase, SubAxis, Transfer
 from lab.core.note import Note, NoteKind
 from lab.core.printable import printable
 from lab.hlo.agreement import types_disagree, unknown_attributes
 from lab.hlo.flops import operand_shapes, operand_types
+from lab.hlo.frames import Frames
 from lab.hlo.groups import (
     GroupMode,
     Groups,
@@ -25,7 +27,8 @@ from lab.hlo.groups import (
     sub_axes_of_groups,
 )
 from lab.hlo.masked import MAY_BE_PADDED, is_zero_padded_shard
-from lab.hlo.names import Frames, origin, phase, scope, within
+from lab.hlo.names import phase, scope, within
+from lab.hlo.origins import Origins
 from lab.hlo.part_names import joined_names, operand_names, producers
 from lab.hlo.placement import MEGASCALE_TARGET, Placement
 from lab.hlo.promoted import are_widened
@@ -81,8 +84,16 @@ class Reader:
     differentiated: bool
     has_metadata: bool
 
-    def transfer(self, visit: Visit, notes: Notes) -> Transfer | None:
-        """One site; None for what moves nothing between devices (a transfer to the host)."""
+    def transfer(
+        self, visit: Visit, named: Instruction | None, stack: Stack, origins: Origins, notes: Notes
+    ) -> Transfer | None:
+        """One site; None for what moves nothing between devices (a transfer to the host).
+
+        Args:
+          named: see `named`.
+          stack: see `stack`.
+          origins: of all sites.
+        """
         instruction = visit.instruction
         kind = KINDS[instruction.opcode.removesuffix("-start")]
         if kind is Kind.SEND_RECV and not (_moves_by_pairs(instruction) or _megascale_target(instruction)):
@@ -96,8 +107,7 @@ class Reader:
             kind = Kind.REDUCE_SCATTER
         parts = self._parts(visit, kind, types, groups.size if groups else 1)
         parts = self._widened(parts, visit)
-        named = self.named(visit)
-        op_name, place = instruction.op_name, self._origin(visit, named)
+        op_name, shown = instruction.op_name, origins.frame(stack)
         where, at = self._place(named.op_name, visit) if named and named.op_name else ("", None)
         parts = self._named_parts(parts, visit)
         dtype, payload_bytes, is_masked_gather, is_widened = _together_of(parts)
@@ -113,7 +123,7 @@ class Reader:
             conditional=visit.conditional,
             phase=at,
             scope=where,
-            origin=place and printable(place),
+            origin=origins.label(stack),
             op_name=op_name and printable(op_name),
             instruction=printable(instruction.name),
             overlap=Overlap.ASYNC if _is_async(visit) else Overlap.SYNC,
@@ -125,6 +135,8 @@ class Reader:
             is_widened=is_widened,
             pairs=pairs,
             network_kind=_network_kind(instruction) if kind is Kind.SEND_RECV else None,
+            function=shown.name if shown else "",
+            stack=stack,
         )
 
     def _note_disagreement(
@@ -147,17 +159,17 @@ class Reader:
         loops = [site.instruction for site in visit.callers if site.instruction.opcode == "while"]
         return Phase.BACKWARD if Phase.BACKWARD in (phase(loop.op_name, True) for loop in loops) else found
 
-    def _origin(self, visit: Visit, named: Instruction | None) -> str | None:
-        """Line of the instruction, else of its callers, else of the one that speaks for it; of that one first, where it
+    def stack(self, visit: Visit, named: Instruction | None) -> Stack:
+        """That of the instruction, else of its callers, else of the one that speaks for it; of that one first, where it
         is the one that it is moved for."""
         if not self.has_metadata:
-            return None
+            return ()
         speaker, callers = [named] if named else [], [s.instruction for s in reversed(visit.callers)]
         speakers = (
             visit.instruction,
             *(speaker + callers if is_named_after_argument(visit.instruction) else callers + speaker),
         )
-        return next((place for speaker in speakers if (place := origin(speaker.extras, self.frames))), None)
+        return next((stack for speaker in speakers if (stack := self.frames.stack(speaker.extras))), ())
 
     def _span(self, instruction: Instruction, notes: Notes) -> _Span:
         """Groups as mesh positions, with the axes that give them and, of a permutation, its shift; None where they are

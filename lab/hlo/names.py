@@ -1,11 +1,8 @@
-"""What an op_name and a stack frame tell: phase, the user's named scopes, file and line."""
+"""What an op_name tells: phase and the user's named scopes."""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 from lab.core.ledger import Phase
@@ -19,12 +16,8 @@ _STRUCTURE = frozenset(
 # `->` stands in the equations of einsum, which JAX puts among the names.
 _BRANCH = re.compile(r"^branch_\d+_fun$|^cond_branch_\d+$")
 _MERGED = re.compile(r"^(.*)/\(([^()]*:[^()]*)\)$")
-_FILE = re.compile(r'^(\d{1,9}) "([^"\\]*(?:\\.[^"\\]*)*)"$', re.MULTILINE)
-_LOCATION = re.compile(r"^(\d{1,9}) \{file_name_id=(\d{1,9}) function_name_id=\d+ line=(\d{1,9})\b", re.MULTILINE)
-_FRAME = re.compile(r"^(\d{1,9}) \{file_location_id=(\d{1,9})(?: parent_frame_id=(\d{1,9}))?\b", re.MULTILINE)
 _DEEPEST = 50
 """Transformations in each other."""
-_LIBRARY = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
 
 
 def phase(op_name: str | None, differentiated: bool) -> Phase | None:
@@ -104,71 +97,3 @@ def _user_levels(level: str, depth: int = 0) -> list[str]:
     if not level or level in _STRUCTURE or "->" in level or _BRANCH.match(level) or level.startswith(("jit(", "pjit(")):
         return []
     return [level]
-
-
-@dataclass(frozen=True)
-class Frames:
-    """The tables of files, locations and stack frames that stand before the computations."""
-
-    files: Mapping[int, str]
-    locations: Mapping[int, tuple[int, int]]
-    frames: Mapping[int, tuple[int, int]]
-
-    def origin(self, frame: int) -> str | None:
-        """`model.py:88`: the innermost frame outside installed packages, else the innermost."""
-        stack = list(self._stack(frame))
-        own = [place for place in stack if not _LIBRARY.search(place)]
-        return next(iter(own or stack), None)
-
-    def _stack(self, frame: int) -> Iterator[str]:
-        while frame in self.frames:
-            location, parent = self.frames[frame]
-            file, line = self.locations.get(location, (0, 0))
-            if file in self.files:
-                yield f"{self.files[file]}:{line}"
-            if parent >= frame:
-                return
-            frame = parent
-
-
-def read_frames(head: str) -> Frames:
-    """Reads the tables `FileNames`, `FileLocations` and `StackFrames`; missing ones are empty."""
-    files = _section(head, "FileNames")
-    return Frames(
-        files={int(number): name for number, name in _FILE.findall(files)},
-        locations={
-            int(number): (int(file), int(line))
-            for number, file, line in _LOCATION.findall(_section(head, "FileLocations"))
-        },
-        # XLA prints the parent's number plus one: frame 1 "has parent 1", which is none.
-        frames={
-            int(n): (int(location), int(above or 1) - 1)
-            for n, location, above in _FRAME.findall(_section(head, "StackFrames"))
-        },
-    )
-
-
-_SOURCE = re.compile(r'source_file="([^"\\]*(?:\\.[^"\\]*)*)"(?: source_line=(\d+))?')
-_STACK_FRAME = re.compile(r"stack_frame_id=(\d{1,9})\b")
-
-
-def origin(extras: str, frames: Frames) -> str | None:
-    """File and line of an instruction, from its metadata; a file below the working directory relative to it."""
-    place = _place(extras, frames)
-    return place and place.removeprefix(f"{os.getcwd()}{os.sep}")
-
-
-def _place(extras: str, frames: Frames) -> str | None:
-    metadata = extras[extras.find("metadata={") :] if "metadata={" in extras else ""
-    if source := _SOURCE.search(metadata):
-        return f"{source[1]}:{source[2] or 0}"
-    frame = _STACK_FRAME.search(metadata)
-    return frames.origin(int(frame[1])) if frame else None
-
-
-def _section(head: str, title: str) -> str:
-    start = head.find(f"\n{title}\n")
-    if start < 0:
-        return ""
-    end = head.find("\n\n", start)
-    return head[start : end if end >= 0 else len(head)]

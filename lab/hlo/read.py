@@ -18,9 +18,11 @@ from lab.hlo import calls, collectives, flops, host_memory, overlap
 from lab.hlo.agreement import lacks_dims, unknown_attributes
 from lab.hlo.collectives import Reader, in_its_loops
 from lab.hlo.flops import Work
+from lab.hlo.frames import Frames
 from lab.hlo.integrity import faults
-from lab.hlo.names import read_frames, scope
+from lab.hlo.names import scope
 from lab.hlo.opcodes import is_known
+from lab.hlo.origins import Origins
 from lab.hlo.placement import Devices, Placement
 from lab.hlo.rematerialized import repeated_transfers, repeats
 from lab.hlo.shapes import arrays
@@ -49,12 +51,14 @@ class Reading:
       reader: its parsed module, with what the transfers were read with.
       visits: the instruction of each transfer, in the ledger's order.
       products: every visited matrix product and convolution, with what it multiplies.
+      origins: which line of a stack is shown.
     """
 
     ledger: Ledger
     reader: Reader
     visits: tuple[Visit, ...]
     products: tuple[tuple[Visit, Work], ...]
+    origins: Origins
 
 
 def read_text(
@@ -124,7 +128,7 @@ def _read(text: str, source: str, axes: Axes | None, target: Target | None, devi
     has_metadata = "metadata={" in text
     reader = Reader(
         module,
-        read_frames(module.head),
+        Frames(module.head),
         placement,
         differentiated=has_metadata and "transpose(jvp(" in text,
         has_metadata=has_metadata,
@@ -133,7 +137,7 @@ def _read(text: str, source: str, axes: Axes | None, target: Target | None, devi
     communicating = [i for i, _ in module.having(collectives.OPCODES)]
     copies = host_memory.host_copies(module) if host_memory.HOST in text else {}
     reached = walk(module, frozenset((*communicating, *work, *copies)))
-    found = _transfers(reader, reached, work, notes)
+    found, origins = _transfers(reader, reached, work, notes)
     _note_promoted(found, target, notes)
     transfers = [transfer for transfer, _ in found]
     _note_unknown(module, text, notes)
@@ -161,16 +165,22 @@ def _read(text: str, source: str, axes: Axes | None, target: Target | None, devi
         flops_padded=_by_scope(_with_zeros(products, again)),
         host_copies=host_memory.total(reached.visits, copies),
     )
-    return Reading(ledger, reader, tuple(visit for _, visit in found), products)
+    return Reading(ledger, reader, tuple(visit for _, visit in found), products, origins)
 
 
 def _transfers(
     reader: Reader, reached: Walk, work: Mapping[Instruction, Work], notes: Notes
-) -> list[tuple[Transfer, Visit]]:
+) -> tuple[list[tuple[Transfer, Visit]], Origins]:
     visits = [visit for visit in reached.visits if visit.instruction.opcode in collectives.OPCODES]
     _note_unreached(reader.module, visits, notes)
     visits = collectives.once(visits)
-    found = [(reader.transfer(visit, notes), visit) for visit in visits]
+    named = [reader.named(visit) for visit in visits]
+    stacks = list(map(reader.stack, visits, named))
+    origins = Origins.of(stacks)
+    found = [
+        (reader.transfer(visit, speaker, stack, origins, notes), visit)
+        for visit, speaker, stack in zip(visits, named, stacks, strict=True)
+    ]
     again = repeated_transfers(visits)
     _note_rematerialized(again, notes)
     known_ones = [
@@ -179,12 +189,12 @@ def _transfers(
         if transfer is not None
     ]
     if not overlap.is_gpu_schedule(reader.module, visits):
-        return known_ones
+        return known_ones, origins
     starts = overlap.over_products(reader.module, {i for i, one in work.items() if not one.is_elementwise})
     return [
         (replace(transfer, is_over_products=overlap.is_over_products(visit, starts)), visit)
         for transfer, visit in known_ones
-    ]
+    ], origins
 
 
 def _note_promoted(found: list[tuple[Transfer, Visit]], target: Target | None, notes: Notes) -> None:

@@ -122,10 +122,16 @@ def _columns(found: Sequence[Change]) -> list[Column]:
         Column("net", tuple(map(_net_of, found)), is_number=True),
         Column("dtype", of(lambda row: row.dtype)),
         Column("phase", of(lambda row: row.phase or "-")),
-        Column("scope", of(lambda row: row.scope or "-")),
+        Column("scope", tuple(map(_scopes, found))),
         Column("origin", tuple(known(change.after or change.before).origin or "" for change in found)),
     ]
     return [column for column in columns if any(column.cells)]
+
+
+def _scopes(change: Change) -> str:
+    """Functions stand for scopes where both ledgers tell them."""
+    tells = all(row.scope_or_function for row in change.rows)
+    return " -> ".join(dict.fromkeys((row.scope_or_function if tells else row.scope) or "-" for row in change.rows))
 
 
 def _net_of(change: Change) -> str:

@@ -138,18 +138,18 @@ def rows_text(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
 
 
-_PLACES = ("scope", "executions", "instruction", "op_name", "parts", "groups", "pairs", "is_over_products", "repeats")
+_PLACES = frozenset("scope executions instruction op_name parts groups pairs is_over_products repeats stack".split())
 """What tells transfers of one row apart: where each stands in the program."""
 _common = attrgetter(*(each.name for each in fields(Transfer) if each.name not in _PLACES))
 
 
 def _likeness(transfer: Transfer) -> tuple[object, ...]:
     """What transfers of one row have in common."""
-    return unnumbered(transfer.scope), transfer.executions is None, _common(transfer)
+    return unnumbered(transfer.scope_or_function), transfer.executions is None, _common(transfer)
 
 
 def common_scope(group: Iterable[Transfer]) -> str:
-    scopes = {t.scope for t in group}
+    scopes = {t.scope_or_function for t in group}
     return scopes.pop() if len(scopes) == 1 else unnumbered(scopes.pop())
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from markupsafe import Markup
 
+from lab.core.frame import Stack
 from lab.core.known import known
 from lab.core.ledger import Ledger, Memory, Totals, Transfer
 from lab.core.room import FRACTION, Room
@@ -21,6 +22,7 @@ from lab.report.html import charts
 from lab.report.html.markup import element, joined, paragraphs, words
 from lab.report.html.page import Section
 from lab.report.html.tables import Column, bars, numbers, table
+from lab.report.origins import frame_text
 from lab.report.place import Place
 from lab.report.tables import (
     alike_transfers,
@@ -193,7 +195,9 @@ def _by_link(ledger: Ledger, place: Place) -> Markup:
 
 def _by_term(ledger: Ledger) -> Markup:
     """A term is a scope, of whichever layer."""
-    found = _by(ledger, lambda t: "\n".join((unnumbered(t.scope) or "no scope", t.kind, t.span, t.phase or "")))
+    found = _by(
+        ledger, lambda t: "\n".join((unnumbered(t.scope_or_function) or "no scope", t.kind, t.span, t.phase or ""))
+    )
     scopes, kinds, axes, phases = zip(*(name.split("\n") for name in found), strict=True)
     columns = [
         Column("scope", scopes),
@@ -252,13 +256,27 @@ def transfers(ledger: Ledger) -> Markup:
 
 
 def _sites(row: Sequence[Transfer]) -> list[str]:
-    """What tells the sites of a row apart: instruction, executions, scope and operation."""
+    """What tells the sites of a row apart: instruction, executions, scope and operation; then their stacks, innermost
+    line first."""
 
     def said(t: Transfer) -> str:
         often = at_least(t, count(t.executions or 0, "execution"))
         return ", ".join(filter(None, (t.instruction, often, t.scope and f"scope {t.scope}", t.op_name)))
 
-    return list(map(said, row))
+    by_stack: dict[Stack, list[Transfer]] = {}
+    for t in row:
+        by_stack.setdefault(t.stack, []).append(t)
+    stacks = [
+        f"stack{f' of {_first(group)}' * (len(by_stack) > 1)}: {' < '.join(map(frame_text, stack))}"
+        for stack, group in by_stack.items()
+        if stack
+    ]
+    return [*map(said, row), *stacks]
+
+
+def _first(group: Sequence[Transfer]) -> str:
+    more = len(group) - 1
+    return f"{group[0].instruction}{f' and {more} more' * (more > 0)}"
 
 
 def _counts(totals: Sequence[Totals]) -> list[Column]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from lab.core.frame import Stack
 from lab.report.diagnosis import (
     SHOWN,
     amounts,
@@ -22,9 +23,9 @@ from lab.report.diagnosis import (
 from lab.report.html import ledgers, runs
 from lab.report.html.audit import audit
 from lab.report.html.holding import holding
-from lab.report.html.markup import element, joined, paragraphs
+from lab.report.html.markup import element, joined, paragraphs, words
 from lab.report.html.page import Part, Section, Verdict, document
-from lab.report.origins import common_folder, folder_lines, short_diagnosis
+from lab.report.origins import common_folder, folder_lines, frame_text, short_diagnosis
 from lab.report.tables import headline
 
 if TYPE_CHECKING:
@@ -119,5 +120,13 @@ def _finding(number: int, finding: Finding) -> Markup:
         element("p", evidence(finding), class_="note"),
         *[element("p", waste, class_="note") for waste in (waste_text(finding),) if waste],
         element("p", f"Try: {finding.advice}"),
+        _stack(finding.stack),
         class_="finding",
     )
+
+
+def _stack(stack: Stack) -> Markup:
+    """Innermost line first; nothing where a line says it all."""
+    if len(stack) < 2:
+        return Markup("")
+    return element("details", element("summary", "stack, innermost line first"), words(map(frame_text, stack)))

@@ -1,27 +1,8 @@
-"""Phase and scope from op_names, origin from the frame tables."""
+"""Phase and scope from op_names."""
 
 import pytest
 
-from lab.hlo.names import origin, phase, read_frames, scope, within
-
-HEAD = """HloModule jit_step
-
-FileNames
-1 "train.py"
-2 "lib/site-packages/flax/nnx.py"
-
-FunctionNames
-1 "<module>"
-
-FileLocations
-1 {file_name_id=1 function_name_id=1 line=88 end_line=88 column=4 end_column=9}
-2 {file_name_id=2 function_name_id=1 line=7 end_line=7 column=4 end_column=9}
-
-StackFrames
-1 {file_location_id=1 parent_frame_id=1}
-2 {file_location_id=2 parent_frame_id=2}
-
-"""
+from lab.hlo.names import phase, scope, within
 
 
 @pytest.mark.parametrize("depth, found", [(1, "mlp"), (50, "mlp"), (51, "jvp(mlp)")])
@@ -67,18 +48,6 @@ def test_scope_keeps_what_the_user_named(op_name, expected):
 )
 def test_phase_follows_from_the_name_stack(op_name, differentiated, expected):
     assert phase(op_name, differentiated) == expected
-
-
-def test_origin_is_the_innermost_frame_outside_installed_packages():
-    assert origin(', metadata={op_name="x" stack_frame_id=2}', read_frames(HEAD)) == "train.py:88"
-
-
-def test_origin_is_read_from_older_metadata_too():
-    assert origin(', metadata={op_name="x" source_file="old.py" source_line=12}', read_frames("")) == "old.py:12"
-
-
-def test_an_instruction_without_metadata_has_no_origin():
-    assert origin("", read_frames(HEAD)) is None
 
 
 @pytest.mark.parametrize(

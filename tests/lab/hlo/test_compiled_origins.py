@@ -1,0 +1,135 @@
+"""The lines by which transfers of compiled programs are shown: what all modules call, flax modules, a single file."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import lab
+from lab.hlo import read_text
+from lab.meshes.axes import Axes
+from tests.cases.compiling import ahead_of_time_gpu, compiled, mesh_on
+from tests.lab.diagnosis.diagnosing import line
+from tests.lab.hlo.shared_helpers import constrain, einsum
+
+pytestmark = pytest.mark.compiles
+SIZE, AXES = 64, {"data": 2, "tensor": 2}
+PRODUCT = P("data", "tensor"), P("tensor"), P("tensor"), P("tensor")
+on_cpu_and_gpu = pytest.mark.parametrize("target", ["cpu:4", pytest.param("gpu:h100:1x4", marks=ahead_of_time_gpu)])
+
+
+class Linen(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        w = self.param("w", nn.initializers.ones, (SIZE, SIZE))
+        return jnp.sin(einsum(x, w))
+
+
+class Nnx(nnx.Module):
+    def __init__(self, w):
+        self.w = nnx.Param(w)
+
+    def project(self, x):
+        return jnp.cos(einsum(x, self.w[...]))
+
+
+def plain(x, w):
+    return jnp.tan(einsum(x, w))
+
+
+def model(x, w, v, u):
+    x = Linen().apply({"params": {"w": w}}, x)
+    x = Nnx(v).project(x)
+    return plain(x, u)
+
+
+def sine(x):
+    return jnp.sin(constrain(constrain(x, "data"), None, "data"))
+
+
+def cosine(x):
+    return jnp.cos(constrain(constrain(x, None, "data"), "data"))
+
+
+def tangent(x):
+    return jnp.tan(constrain(constrain(x, "data"), None))
+
+
+def turned(x):
+    return tangent(cosine(sine(jnp.sin(x))))
+
+
+def square(x, w):
+    return jnp.sin(x @ w)
+
+
+def squares(x, w, v, u):
+    x = square(x, w)
+    x = square(x, v)
+    return square(x, u)
+
+
+def products(x, w, v, u):
+    x = jnp.sin(x @ w)
+    x = jnp.cos(x @ v)
+    return jnp.tan(x @ u)
+
+
+def arrays(mesh, specs):
+    return [jax.ShapeDtypeStruct((SIZE, SIZE), jnp.float32, sharding=NamedSharding(mesh, spec)) for spec in specs]
+
+
+def inspected(target, function, *specs):
+    mesh = mesh_on(target, **AXES)
+    return lab.inspect(function, *arrays(mesh, specs), mesh=mesh, target=target)
+
+
+def origins(ledger):
+    return sorted(t.origin for t in ledger.transfers)
+
+
+def via(helper, *callers):
+    return sorted(f"{line(function, below)} {name} via {line(helper, 1)}" for function, below, name in callers)
+
+
+CALLERS = (
+    (Linen.__call__.__wrapped__, 3, "Linen"),
+    (Nnx.project, 1, "Nnx.project"),
+    (plain, 1, "plain"),
+)
+
+
+@on_cpu_and_gpu
+def test_what_all_modules_call_is_shown_by_the_line_that_calls_it(target):
+    found = inspected(target, model, *PRODUCT)
+    assert origins(found) == via(einsum, *CALLERS)
+    assert sorted(t.scope_or_function for t in found.transfers) == ["Linen", "Nnx.project()", "plain()"]
+    (linen,) = [t for t in found.transfers if t.scope]
+    assert [frame.name for frame in linen.stack][:3] == ["einsum", "Linen", "model"]
+
+
+def test_a_text_alone_tells_the_same_lines():
+    mesh = mesh_on("cpu:4", **AXES)
+    text = compiled(mesh, model, *arrays(mesh, PRODUCT)).as_text()
+    assert origins(read_text(text, axes=Axes.of(AXES))) == via(einsum, *CALLERS)
+
+
+@on_cpu_and_gpu
+def test_a_wrapped_constraint_is_shown_by_its_three_call_sites(target):
+    found = inspected(target, turned, P("data"))
+    assert origins(found) == sorted(
+        f"{line(function, 1)} {function.__name__} via {line(constrain, 5)}" for function in (sine, cosine, tangent)
+    )
+
+
+def test_in_one_file_a_line_that_all_call_is_shown_by_line_alone():
+    found = inspected("cpu:4", squares, *PRODUCT)
+    inner = line(square, 1).rpartition(":")[2]
+    assert origins(found) == sorted(f"{line(squares, number)} via line {inner}" for number in (1, 2, 3))
+
+
+def test_lines_of_one_file_that_differ_stand_by_themselves():
+    assert origins(inspected("cpu:4", products, *PRODUCT)) == sorted(line(products, number) for number in (1, 2, 3))
