@@ -16,7 +16,8 @@ _LOCATION = re.compile(r"\{file_name_id=(\d{1,9}) function_name_id=(\d{1,9}) lin
 _FRAME = re.compile(r"\{file_location_id=(\d{1,9})(?: parent_frame_id=(\d{1,9}))?\b")
 _SOURCE = re.compile(r'source_file="([^"\\]*(?:\\.[^"\\]*)*)"(?: source_line=(\d{1,9})\b)?')
 _STACK_FRAME = re.compile(r"stack_frame_id=(\d{1,9})\b")
-_INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
+_INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]|[\\/]bin[\\/][^\\/.]+$|^<frozen ")
+"""Packages, the commands that they install, and Python's own modules."""
 _JAX = re.compile(r"[\\/](?:site|dist)-packages[\\/]jax(?:lib)?[\\/]")
 _TRACING = f"{Path(__file__).parents[1] / 'compile'}{os.sep}"
 """Where the lab calls the programs that it traces: what lies outside is no part of them."""
@@ -34,7 +35,8 @@ class Frames:
 
     def stack(self, extras: str) -> Stack:
         """The frames of an instruction, innermost first, from its metadata; a file below the working directory is
-        relative to it. Of JAX's own frames the innermost, where there are no others."""
+        relative to it. Left out are JAX's own frames, but for the innermost where there are no others, and those of
+        packages that run the user's code and that it does not call."""
         at = extras.find("metadata={")
         if at < 0:
             return ()
@@ -47,8 +49,9 @@ class Frames:
     def _stack(self, number: int) -> Stack:
         if number not in self._stacks:
             found = self._walked(number)
-            own = [frame for frame in found if not _JAX.search(frame.file)]
-            self._stacks[number] = tuple(own or found[:1])
+            named = [frame for frame in found if not _JAX.search(frame.file)] or found[:1]
+            outermost = max((n for n, frame in enumerate(named, 1) if not frame.is_library), default=len(named))
+            self._stacks[number] = tuple(named[:outermost])
         return self._stacks[number]
 
     def _walked(self, number: int) -> list[Frame]:

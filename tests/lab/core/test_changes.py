@@ -259,3 +259,17 @@ def test_a_saved_ledger_with_other_things_in_its_fields_is_refused_in_a_line(lab
     path.write_text(json.dumps(ledger(GATHER).to_json() | wrong))
     run = lab("diff", str(path), str(path))
     assert (run.status, run.out) == (2, "") and "expected the output of lab inspect --json for one program" in run.err
+
+
+def test_what_grew_is_shown_by_the_line_whose_transfers_did():
+    up, down = (replace(GATHER, scope="", function=name, origin=f"a.py:{line}") for name, line in (("up", 1), ("d", 2)))
+    (change,) = changes(ledger(up, down), ledger(up, replace(down, payload_bytes=1600)))
+    assert (change.before.origin, change.after.origin, change.after.function) == ("a.py:2", "a.py:2", "")
+
+
+@pytest.mark.parametrize("written_before, said", [("up", "up()"), ("down", "down() -> up()"), ("", "-")])
+def test_functions_stand_for_scopes_where_both_ledgers_tell_them(written_before, said):
+    up = replace(GATHER, scope="", function="up")
+    text = changes_text(ledger(replace(up, function=written_before, executions=1)), ledger(up))
+    (row,) = [re.split("  +", line) for line in text.splitlines() if line.startswith("grew")]
+    assert row[-2] == said

@@ -5,7 +5,9 @@ from fractions import Fraction
 
 import pytest
 
-from lab.core.ledger import Kind, Ledger, Memory, Part, Transfer, wire_bytes
+from lab.core.codec import from_json, to_json
+from lab.core.frame import Frame
+from lab.core.ledger import Kind, Ledger, Memory, Part, Transfer, TransferJson, wire_bytes
 
 GATHER = Transfer(
     Kind.ALL_GATHER,
@@ -98,3 +100,17 @@ def test_memory_and_notes_are_part_of_the_contract():
     assert row["memory"] == device | {"host_arguments": 0, "host_outputs": 0, "host_temporaries": 0}
     assert row["notes"] == ["cut"]
     assert row["schema"] == "sharding-lab/ledger/1"
+
+
+def test_json_keeps_functions_and_stacks():
+    stack = (Frame("helpers.py", 5, "einsum"), Frame("/v/site-packages/flax/nnx.py", 7, "Linear.__call__", True))
+    written = to_json(Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 8, function="einsum", stack=stack))
+    read = from_json(TransferJson, written).transfer()
+    assert (read.function, read.stack, written["stack"][1]["is_library"]) == ("einsum", stack, True)
+
+
+def test_a_function_stands_for_the_scope_of_one_array_alone():
+    one = Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 8, function="Mlp.up")
+    both = replace(one, parts=(Part("f32", 4), Part("f32", 4)))
+    found = [one, replace(one, scope="mlp"), both, *both.split()]
+    assert [t.scope_or_function for t in found] == ["Mlp.up()", "mlp", "", "", ""]

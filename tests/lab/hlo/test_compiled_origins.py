@@ -12,7 +12,7 @@ import lab
 from lab.hlo import read_text
 from lab.meshes.axes import Axes
 from tests.cases.compiling import ahead_of_time_gpu, compiled, mesh_on
-from tests.lab.diagnosis.diagnosing import line
+from tests.lab.diagnosis.diagnosing import diagnosed, line
 from tests.lab.hlo.shared_helpers import constrain, einsum
 
 pytestmark = pytest.mark.compiles
@@ -133,3 +133,16 @@ def test_in_one_file_a_line_that_all_call_is_shown_by_line_alone():
 
 def test_lines_of_one_file_that_differ_stand_by_themselves():
     assert origins(inspected("cpu:4", products, *PRODUCT)) == sorted(line(products, number) for number in (1, 2, 3))
+
+
+def squared(w, x):
+    return jnp.sum(einsum(x, w) ** 2) + jnp.sum(einsum(w, x) ** 2)
+
+
+def test_a_finding_has_the_line_that_calls_a_helper_and_the_whole_stack():
+    mesh = mesh_on("cpu:4", **AXES)
+    found = diagnosed(mesh, jax.grad(squared), *arrays(mesh, (P("data"), P("data"))))
+    assert found.findings and {finding.origin for finding in found.findings} <= set(origins(found.ledger))
+    for finding in found.findings:
+        assert finding.json_object().stack == finding.stack
+        assert [frame.name for frame in finding.stack][:2] == ["einsum", "squared"]

@@ -12,6 +12,7 @@ FileNames
 2 "/lib/site-packages/flax/nnx.py"
 3 "/lib/site-packages/jax/_src/api.py"
 4 "{tracing}inspection.py"
+5 "/venv/bin/pytest"
 
 FunctionNames
 1 "step"
@@ -24,6 +25,7 @@ FileLocations
 3 {{file_name_id=3 function_name_id=1 line=5}}
 4 {{file_name_id=4 function_name_id=1 line=1}}
 5 {{file_name_id=1 function_name_id=3 line=90}}
+6 {{file_name_id=5 function_name_id=2 line=8}}
 
 StackFrames
 1 {{file_location_id=1 parent_frame_id=1}}
@@ -35,6 +37,8 @@ StackFrames
 7 {{file_location_id=9 parent_frame_id=7}}
 8 {{file_location_id=3}}
 9 {{file_location_id=1 parent_frame_id=99}}
+10 {{file_location_id=6}}
+11 {{file_location_id=1 parent_frame_id=11}}
 
 """
 STEP = Frame("train.py", 88, "step")
@@ -60,6 +64,11 @@ def test_a_frame_of_jax_stands_where_there_is_no_other():
 
 def test_a_stack_ends_where_the_lab_calls_the_program():
     assert stack(6) == (Frame("train.py", 90, "build.<locals>.step.<locals>.<lambda>"),)
+
+
+def test_packages_that_run_the_users_code_are_left_out():
+    assert stack(11) == (STEP,)
+    assert [frame.file for frame in stack(10)] == ["/venv/bin/pytest"]
 
 
 def test_a_frame_that_is_not_in_the_tables_ends_the_stack():

@@ -10,8 +10,9 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
+from lab.core.frame import Frame
 from lab.core.ledger import HostCopies, Ledger, Memory, Totals
-from lab.diagnosis import Diagnosis
+from lab.diagnosis import Diagnosis, Finding
 from lab.diagnosis.holding import HeldBuffer
 from lab.harness.claim import Claim, ClaimVerdict
 from lab.harness.question import Answer, Row
@@ -359,3 +360,30 @@ def test_the_extension_shows_meshes_of_jax_as_axes_show_themselves():
     assert Axes.parse("data=1,tensor=1")._repr_html_() in show(
         jax.sharding.Mesh([[jax.devices()[0]]], ("data", "tensor"))
     )
+
+
+STACK = (
+    Frame("/home/me/helpers.py", 5, "einsum"),
+    Frame("/v/site-packages/flax/nnx.py", 7, "Linear.__call__", True),
+    Frame("/home/me/model.py", 8, "build.<locals>.step"),
+)
+
+
+def test_a_row_opens_into_its_stacks_and_a_finding_into_its_own():
+    one = replace(ledger().transfers[0], origin="/home/me/model.py:8 step via /home/me/helpers.py:5", stack=STACK)
+    other = replace(one, instruction="all-gather.8", stack=STACK[:1])
+    again = replace(one, instruction="all-gather.9")
+    finding = Finding("rebuilt_whole", "w is rebuilt", "move it", (one,), one.origin, stack=STACK)
+    for row, names in (
+        ((one, again), [""]),
+        ((one, other, again), [" of all-gather.0 and 1 more", " of all-gather.8"]),
+    ):
+        html = reports.inspection([Diagnosis(replace(ledger(), transfers=row), (finding,))])
+        (opened,) = [row for row in read(html).iter("tr") if row.get("class") == "detail"]
+        stacks = [item.text for item in opened.iter("li") if item.text.startswith("stack")]
+        whole = "helpers.py:5 einsum < flax/nnx.py:7 Linear (library) < model.py:8 step"
+        assert stacks == [
+            f"stack{name}: {said}" for name, said in zip(names, (whole, "helpers.py:5 einsum"), strict=False)
+        ]
+        (article,) = read(html).iter("article")
+        assert [item.text for item in article.find("details").iter("li")] == whole.split(" < ")

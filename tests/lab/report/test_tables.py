@@ -1,5 +1,7 @@
+import re
 from dataclasses import replace
 
+from lab.core.frame import Frame
 from lab.core.ledger import Kind, Ledger, Memory, Part, SubAxis, Transfer
 from lab.report.tables import ledger_text
 
@@ -149,3 +151,23 @@ def test_paths_of_which_one_is_relative_stay_as_they_are():
 def test_a_ledger_of_a_known_chip_says_whether_its_peak_fits():
     text = ledger_text(ledger(REDUCE, target="gpu:h100:2x8", memory=Memory(1, 1, 1, 1, 40_402_575_704)))
     assert text.splitlines()[-1].startswith("it fits: the peak of 40.4 GB is 63.4 % of 63.76 GB: JAX takes")
+
+
+def test_both_lines_of_an_origin_are_relative_and_transfers_of_other_callers_have_rows_of_their_own():
+    one, other = (
+        replace(
+            GATHER,
+            scope="",
+            function=name,
+            origin=f"/home/me/project/model.py:{line} {name} via /home/me/project/lib/helpers.py:5",
+            stack=(Frame("/home/me/project/lib/helpers.py", 5, "einsum"), Frame("/home/me/project/model.py", line)),
+        )
+        for name, line in (("up", 8), ("down", 9))
+    )
+    text = ledger_text(ledger(one, replace(one, stack=()), other))
+    assert text.splitlines()[1] == "paths are relative to /home/me/project/"
+    rows = [re.split("  +", row) for row in text.splitlines() if " via " in row]
+    assert [(row[2], row[-2:]) for row in rows] == [
+        ("2", ["up()", "model.py:8 up via lib/helpers.py:5"]),
+        ("1", ["down()", "model.py:9 down via lib/helpers.py:5"]),
+    ]
