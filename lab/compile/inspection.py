@@ -102,9 +102,11 @@ def read_program(
 
     from lab.compile import shapes_only
 
+    program = _of_jax(program)
     # Group ids count positions of the mesh that the arguments lie on, whatever mesh was offered.
-    own = _mesh(jax.tree.leaves(args))
-    mesh = own or mesh
+    own, offered = _mesh((*jax.tree.leaves(args), *_placed(program))), _axes(mesh)
+    if args or offered is None or own is None or own.size == offered.size:
+        mesh = own or mesh
     remarks: list[Remark] = []
     with shapes_only.callbacks_compile():
         compiled = _compiled(program, args, mesh, remarks, stage, source, until_dumped)
@@ -137,15 +139,13 @@ class _Compiled:
 
     @classmethod
     def of(cls, compiled: Any) -> _Compiled:
-        import jax
-
-        text, placed = compiled.as_text(), tuple(jax.tree.leaves((compiled.input_shardings, compiled.output_shardings)))
+        text, placed = compiled.as_text(), _placed(compiled)
         return cls(
             text,
             _memory(compiled, argument_padding(text)),
             _arguments(compiled),
             placed,
-            max((len(each.device_set) for each in placed), default=1),
+            max((len(each.device_set) for each in placed if each is not None), default=1),
             _platform(compiled),
         )
 
@@ -156,17 +156,31 @@ class _Compiled:
         from lab.compile.xla_dump import dumped
 
         found = dumped(lowered)
-        placed = tuple(getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(args))
         devices = _PARTITIONS.search(found.text.partition("\n")[0])
         return cls(
             found.text,
             found.memory,
             _arguments(lowered),
-            placed,
+            tuple(getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(args)) or _placed(lowered),
             int(devices[1]) if devices else 1,
             Platform.TPU,
             held=lambda: found.at_peak,
         )
+
+
+def _placed(program: Any) -> tuple[Any, ...]:
+    """Where the arguments of a lowered or compiled program lie, then its results; None for an argument that it does
+    without, nothing of a function."""
+    import jax
+
+    if isinstance(program, jax.stages.Compiled):
+        return tuple(jax.tree.leaves((program.input_shardings, program.output_shardings), is_leaf=lambda x: x is None))
+    if not isinstance(program, jax.stages.Lowered):
+        return ()
+    # JAX tells it in no other way before it compiles.
+    given = program._lowering.compile_args
+    taken = dict(zip(sorted(given["kept_var_idx"]), given["in_shardings"], strict=True))
+    return (*map(taken.get, range(len(_arguments(program)))), *given["out_shardings"])
 
 
 def _arguments(stage: Any) -> tuple[Any, ...]:
@@ -217,7 +231,6 @@ def _compiled(
 ) -> _Compiled:
     import jax
 
-    program = _of_jax(program)
     if isinstance(program, jax.stages.Compiled):
         return _Compiled.of(program)
     # The mesh in force places arguments without a sharding, and gives meaning to a bare PartitionSpec.

@@ -117,6 +117,7 @@ def axis_order(program: Program) -> Iterator[Finding]:
             and (site.primitive not in _MOVES or _is_gathered_after(program, site))
             and len(site.transfer.axes or ()) > 1
             and _is_whole_shard(program, site)
+            and not _is_one_step_of_several(program, site)
         ):
             sentence = (
                 f"{program.moved(site)} has the same shards before and after, on other devices: each, "
@@ -145,6 +146,15 @@ def _is_gathered_after(program: Program, site: Site) -> bool:
         and bool(uses)
         and all((use.opcode or "").startswith("all-gather") for use in uses)
     )
+
+
+def _is_one_step_of_several(program: Program, site: Site) -> bool:
+    """What is permuted comes or goes along a part of an axis: the partitioner changes a split in steps, for which it
+    cuts axes, whatever their order."""
+    cut = {step.visit.instruction.name for step in program.inserted if step.transfer.sub_axes}
+    operand = program.moving(site)
+    before = program.flow.source(*operand).instruction.name if operand else None
+    return before in cut or any(use.instruction and use.instruction.name in cut for use in program.uses(site))
 
 
 def _is_whole_shard(program: Program, site: Site) -> bool:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from flax import nnx
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import lab
 from lab.compile import inspection, sources, xla_dump
@@ -84,6 +84,22 @@ def test_a_builder_may_return_what_is_lowered_or_compiled(mesh, arguments):
 def test_what_is_lowered_already_says_how_its_arguments_lie(mesh, arguments):
     read = inspection.read_program(jax.jit(product).lower(*arguments), (), None, None, source="step")
     assert [given.parts for given in read.given] == [8, 8]
+
+
+def test_what_is_lowered_for_a_mesh_of_its_own_is_read_on_it(arguments):
+    offered = jax.make_mesh((8,), ("devices",), axis_types=(AxisType.Auto,))
+    lowered = jax.jit(product).lower(*arguments)
+    for program in (lowered, lowered.compile()):
+        assert lab.inspect(program, mesh=offered).mesh == {"data": 2, "tensor": 4}
+
+
+def test_an_argument_that_a_step_does_without_moves_no_other_out_of_its_place(mesh):
+    lies = [NamedSharding(mesh, PartitionSpec(spec)) for spec in ("data", "tensor", ("data", "tensor"))]
+    unused, used, also = (jax.ShapeDtypeStruct((64, 32), jnp.float32, sharding=each) for each in lies)
+    lowered = jax.jit(lambda unused, used, also: used + also).lower(unused, used, also)
+    for program in (lowered, lowered.compile()):
+        read = inspection.read_program(program, (), None, None, source="step")
+        assert [given.parts for given in read.given][1:] == [8, 8]
 
 
 def test_the_mesh_of_the_arguments_is_taken_where_none_is_given(arguments):

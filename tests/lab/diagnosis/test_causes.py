@@ -73,6 +73,19 @@ def test_the_order_of_axes_that_is_advised_sends_over_the_network_what_was_said(
 
 
 @pytest.mark.compiles
+def test_a_lookup_whose_layout_changes_in_steps_names_no_axes_in_another_order():
+    mesh = cpu(fsdp=4, tp=2)
+
+    def looked_up(table_VD, tokens_BS):
+        return pinned(mesh, table_VD[(tokens_BS,)], "fsdp", None, "tp")
+
+    table_VD = array(mesh, (64, 128), "tp", "fsdp")
+    found = diagnosed(mesh, looked_up, table_VD, array(mesh, (16, 32), "fsdp", dtype=jnp.int32))
+    moved = [t for t in found.ledger.transfers if t.kind == "collective_permute"]
+    assert 16 * 32 * 4 // 4 in [t.payload_bytes for t in moved] and kinds(found) == []
+
+
+@pytest.mark.compiles
 def test_a_weight_of_three_dims_beside_heads_is_no_expert():
     """Latent attention with the latent dim split: heads are the batch dim of the product, not the first dim."""
     mesh = cpu(model=8)
