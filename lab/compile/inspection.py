@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lab.compile import constraints, offloads, sources
+from lab.compile import constraints, offloads, redistributed, sources
 from lab.core.known import known
 from lab.core.ledger import Ledger, Memory
-from lab.diagnosis.program import Given, Program, Wires
+from lab.diagnosis.program import Change, Given, Program, Wires
 from lab.diagnosis.remarks import Remark, heard
 from lab.hlo.buffers import LiveBuffer
 from lab.hlo.padding import argument_padding
@@ -125,6 +125,7 @@ class _Compiled:
       offloaded: what policies of `jax.checkpoint` ask to be moved to the host.
       replicated: arguments that sharding constraints replicate.
       held: gives the temporaries of the fullest moment.
+      traced: the closed jaxpr; None where it is not at hand.
     """
 
     text: str
@@ -136,6 +137,7 @@ class _Compiled:
     offloaded: tuple[str, ...] = ()
     replicated: tuple[str, ...] = ()
     held: Callable[[], tuple[LiveBuffer, ...]] = tuple
+    traced: Any = None
 
     @classmethod
     def of(cls, compiled: Any) -> _Compiled:
@@ -217,7 +219,15 @@ def _read(
         compiled.offloaded,
         compiled.replicated,
         compiled.held,
+        _changes(compiled, axes),
     )
+
+
+def _changes(compiled: _Compiled, axes: Axes | None) -> tuple[Change, ...]:
+    if compiled.traced is None:
+        return ()
+    count = len(compiled.given)
+    return redistributed.changes(compiled.traced, compiled.placed[:count], compiled.placed[count:], axes)
 
 
 def _compiled(
@@ -237,7 +247,7 @@ def _compiled(
     with jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else nullcontext():
         with stage("lowering"):
             found = program if isinstance(program, jax.stages.Lowered) else _of_jax(_traced(program, args, source))
-            jaxpr = found.jaxpr.jaxpr if isinstance(found, jax.stages.Traced) else None
+            jaxpr = found.jaxpr if isinstance(found, jax.stages.Traced) else None
             lowered = found.lower() if isinstance(found, jax.stages.Traced) else found
         with stage("compiling"), heard(remarks):
             compiled = _Compiled.of_dump(lowered, args) if until_dumped else _Compiled.of(lowered.compile())
@@ -245,7 +255,8 @@ def _compiled(
             compiled = replace(compiled, held=partial(_compiled_again, lowered))
         if jaxpr is None:
             return compiled
-        return replace(compiled, offloaded=offloads.asked(jaxpr), replicated=constraints.replicated(jaxpr))
+        replicated = constraints.replicated(jaxpr.jaxpr)
+        return replace(compiled, offloaded=offloads.asked(jaxpr.jaxpr), replicated=replicated, traced=jaxpr)
 
 
 def _compiled_again(lowered: Any) -> tuple[LiveBuffer, ...]:

@@ -15,6 +15,7 @@ from lab.diagnosis import holding
 from lab.diagnosis.cost import Step, StepJson, priced
 from lab.diagnosis.finding import Finding, FindingJson
 from lab.diagnosis.holding import HeldBuffer
+from lab.diagnosis.least import least
 from lab.diagnosis.notes import notes
 from lab.diagnosis.orders import why_axes_are_unknown
 from lab.diagnosis.program import Program
@@ -34,6 +35,7 @@ class Diagnosis:
       state: bytes of the arguments of one device, by kind.
       at_peak: the largest temporaries of the fullest moment, where they are known.
       step: what it takes at least, by which findings are ordered; None where nobody looked for them.
+      least: why no program that does the same sends less, where that is proven.
     """
 
     ledger: Ledger
@@ -42,6 +44,7 @@ class Diagnosis:
     state: Mapping[str, int] = field(default_factory=dict)
     at_peak: tuple[HeldBuffer, ...] = ()
     step: Step | None = None
+    least: str | None = None
 
     @property
     def unknown_axes(self) -> str | None:
@@ -63,6 +66,7 @@ class Diagnosis:
             state=self.state or UNSET,
             at_peak=self.at_peak or UNSET,
             step=UNSET if self.step is None else self.step.json_object(),
+            least=self.least or UNSET,
         )
 
 
@@ -75,6 +79,7 @@ class DiagnosisJson(LedgerJson):
     state: Mapping[str, Count] | UnsetType = UNSET
     at_peak: tuple[HeldBuffer, ...] | UnsetType = UNSET
     step: StepJson | UnsetType = UNSET
+    least: str | UnsetType = UNSET
 
 
 class Findings(tuple[Finding, ...]):
@@ -109,4 +114,5 @@ def of(program: Program) -> Diagnosis:
             holding.state(program),
             holding.at_peak(program),
             step,
+            None if any(finding.cost.wire_bytes for finding in found) else least(program),
         )

@@ -36,6 +36,7 @@ from lab.meshes.axes import Axes
 from lab.meshes.hardware import chip
 from lab.meshes.platforms import LinkName, Platform
 from lab.meshes.targets import Target
+from lab.redistribution.placement import Array, Placement
 
 # Collectives that JAX writes where the user does; any other primitive in an op_name is an operation that the
 # partitioner moves data for.
@@ -88,6 +89,15 @@ class Given:
     shape: tuple[int, ...]
     donated: bool
     parts: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """An argument that is given back, placed as it was or otherwise."""
+
+    array: Array
+    before: Placement
+    after: Placement
 
 
 @dataclass(frozen=True)
@@ -188,6 +198,7 @@ class Program:
       held: gives the temporaries of the fullest moment, the largest first; none where no compiler is at hand.
       offloaded: values that policies of `jax.checkpoint` ask to be moved to the host, by name.
       replicated: arguments that sharding constraints of the program replicate, by name; () where it was not traced.
+      changes: of a program that does nothing but lay arguments out anew, each result, as it was and as it is; else ().
     """
 
     ledger: Ledger
@@ -201,6 +212,7 @@ class Program:
     offloaded: tuple[str, ...] = ()
     replicated: tuple[str, ...] = ()
     held: Callable[[], tuple[LiveBuffer, ...]] = tuple
+    changes: tuple[Change, ...] = ()
 
     @property
     def module(self) -> Module:

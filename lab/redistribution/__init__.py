@@ -14,8 +14,8 @@ an array is yet to be summed up. Imports no JAX; `lab.redistribution.kernel`, wh
 `lab.measure.redistribution.measure` do.
 """
 
-from lab.redistribution.bound import least_bytes
+from lab.redistribution.bound import least_bytes, least_bytes_together
 from lab.redistribution.placement import Array, Placement
 from lab.redistribution.plan import layout_change, plan, route
 
-__all__ = ["Array", "Placement", "layout_change", "least_bytes", "plan", "route"]
+__all__ = ["Array", "Placement", "layout_change", "least_bytes", "least_bytes_together", "plan", "route"]

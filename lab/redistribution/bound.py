@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from math import prod
@@ -31,9 +31,26 @@ def least_bytes(before: Placement, after: Placement, array: Array, axes: Axes) -
         )
     summands = prod(axes[axis] for axis in before.partial)
     elements = (
-        _least_to_sum(summands, after, array, axes) if summands > 1 else Fraction(_lacking(before, after, array, axes))
+        _least_to_sum(summands, after, array, axes)
+        if summands > 1
+        else Fraction(int(_lacking(before, after, array, axes).max()))
     )
     return elements * array.bytes_per_element
+
+
+def least_bytes_together(changes: Iterable[tuple[Placement, Placement, Array]], axes: Axes) -> int:
+    """The same of several arrays, none of them a partial sum: what the device must receive that lacks most of all of
+    them together, which may be less than the sum of what each alone takes.
+
+    Raises:
+      UsageError: a placement does not fit its array or the mesh, or is a partial sum.
+    """
+    lacking = np.zeros(axes.size, int)
+    for before, after, array in changes:
+        if before.partial or after.partial:
+            raise UsageError(f"{before} to {after}: found a partial sum, expected placements of whole arrays")
+        lacking += array.bytes_per_element * _lacking(before, after, array, axes)
+    return int(lacking.max())
 
 
 def _least_to_sum(summands: int, after: Placement, array: Array, axes: Axes) -> Fraction:
@@ -41,11 +58,12 @@ def _least_to_sum(summands: int, after: Placement, array: Array, axes: Axes) -> 
     return Fraction((summands - 2) * prod(array.shape) + everywhere, axes.size)
 
 
-def _lacking(before: Placement, after: Placement, array: Array, axes: Axes) -> int:
-    """Elements of the new block of a device that it does not hold, at the most."""
+def _lacking(before: Placement, after: Placement, array: Array, axes: Axes) -> np.ndarray:
+    """[devices], elements of the new block of a device that it does not hold."""
     held, needed = (_ranges(placement, array, axes) for placement in (before, after))
     both = np.minimum(held[1], needed[1]) - np.maximum(held[0], needed[0])
-    return int((np.prod(needed[1] - needed[0], axis=-1) - np.prod(np.maximum(both, 0), axis=-1)).max())
+    missing: np.ndarray = np.prod(needed[1] - needed[0], axis=-1) - np.prod(np.maximum(both, 0), axis=-1)
+    return missing
 
 
 @lru_cache(maxsize=1024)

@@ -60,14 +60,16 @@ def _listed(diagnosis: Diagnosis) -> str:
 
 
 def verdict(diagnosis: Diagnosis) -> str:
-    """`2 findings and 1 remark`; where there are none, what was looked for and in what."""
+    """`2 findings and 1 remark`; where there are none, what was looked for and in what, and whether it sends the least
+    that it can."""
     if diagnosis.findings:
         return amounts(diagnosis.findings)
     if not diagnosis.is_of_whole_text:
         return "not diagnosed: the text is damaged (see the notes)"
     if diagnosis.unknown_axes:
         return f"not diagnosed: {diagnosis.unknown_axes}"
-    return "; ".join([f"no finding ({len(KINDS)} kinds of waste were looked for)", *gaps(diagnosis)])
+    looked = f"no finding ({len(KINDS)} kinds of waste were looked for)"
+    return "; ".join([looked, *filter(None, [diagnosis.least]), *gaps(diagnosis)])
 
 
 def amounts(found: Sequence[Finding]) -> str:

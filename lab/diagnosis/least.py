@@ -1,0 +1,161 @@
+"""Proofs that a program sends the least that it can: it sends nothing, it only lays arguments out anew, or each of its
+transfers is one that a strategy demands, and none is there twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
+
+from lab.book.collectives import all_gather_wire_bytes, all_reduce_wire_bytes, reduce_scatter_wire_bytes
+from lab.core.known import known
+from lab.core.ledger import Kind, Phase
+from lab.core.units import count, exact, listed
+from lab.diagnosis.program import Argument, Program, Site, sent
+from lab.diagnosis.slices import ELEMENTWISE
+from lab.hlo.names import phase
+from lab.hlo.shapes import bits
+from lab.meshes.errors import UsageError
+from lab.redistribution.bound import least_bytes_together
+
+_TO_RESULTS = ELEMENTWISE | {"dynamic-slice", "dynamic-update-slice", "all-reduce", "all-reduce-start"}
+_WIRE_BYTES = {
+    Kind.ALL_REDUCE: all_reduce_wire_bytes,
+    Kind.REDUCE_SCATTER: reduce_scatter_wire_bytes,
+    Kind.ALL_GATHER: all_gather_wire_bytes,
+}
+_PASSES = (Phase.FORWARD, Phase.BACKWARD)
+
+
+def least(program: Program) -> str | None:
+    """Why no program that does the same sends less; None where nothing is proven."""
+    ledger = program.ledger
+    if not ledger.is_complete or any(t.executions is None or t.conditional or t.upper_bound for t in ledger.transfers):
+        return None
+    if not ledger.transfers:
+        return "it sends nothing, and nothing sends less"
+    return _of_changes(program) or _of_strategy(program)
+
+
+def _of_changes(program: Program) -> str | None:
+    if program.axes is None or not program.changes:
+        return None
+    moved = [change for change in program.changes if change.before != change.after]
+    wire = program.ledger.totals().wire_bytes
+    try:
+        bound = least_bytes_together([(c.before, c.after, c.array) for c in moved], program.axes)
+    except UsageError:  # Shards that are padded.
+        return None
+    if wire != bound:
+        return None
+    what = "its argument" if len(moved) == 1 else f"its {count(len(moved), 'argument')}"
+    way = f" from {moved[0].before} to {moved[0].after}" if len(moved) == 1 else ""
+    return f"{exact(wire)} B are the least by which {what} can be laid out anew{way}"
+
+
+@dataclass(frozen=True)
+class _Demand:
+    """What a strategy demands of one weight: that it is gathered for a pass, or else that its gradient is summed."""
+
+    weight: Argument
+    axes: frozenset[str]
+    gathered_for: Phase | None
+    wire_bytes: Fraction
+
+
+def _of_strategy(program: Program) -> str | None:
+    """Data parallelism, its weights whole or sharded: each gradient is summed once over each axis of the batch; sharded
+    weights are gathered once a pass. All else that is sent are numbers, such as a loss."""
+    if program.axes is None or not program.is_differentiated:
+        return None
+    numbers = [site for site in program.sites if site.kind == Kind.ALL_REDUCE and site.result.elements == 1]
+    gathers = [site for site in program.sites if site.kind == Kind.ALL_GATHER]
+    found = *_gathered(program, gathers), *_summed(program, [s for s in program.sites if s not in numbers + gathers])
+    demands = [demand for demand in found if demand is not None]
+    gathered = {demand.weight.number for demand in demands if demand.gathered_for}
+    summed = {demand.weight.number for demand in demands if not demand.gathered_for}
+    demanded = sum((demand.wire_bytes for demand in demands), sent(numbers))
+    if None in found or not summed or not gathered <= summed or demanded != program.ledger.totals().wire_bytes:
+        return None
+    axes = [name for name in program.axes.names if any(name in demand.axes for demand in demands)]
+    gradients = f"each of {count(len(summed), 'gradient')} is summed once"
+    weights = f", each of {count(len(gathered), 'sharded weight')} is gathered once a pass" if gathered else ""
+    beside = f", beside {count(len(numbers), 'number')} such as a loss" if numbers else ""
+    return f"it sends the least of data parallelism over {listed(axes)}: {gradients}{weights}{beside}"
+
+
+def _gathered(program: Program, sites: list[Site]) -> list[_Demand | None]:
+    """Of each sharded argument, for each pass; XLA may take an iteration out of a loop, so that several sites gather
+    parts of one."""
+    weights: dict[tuple[int, Phase | None], tuple[Argument, list[Site]]] = {}
+    for site in sites:
+        operand = program.moving(site)
+        weight = None if operand is None else program.argument_of(*operand, through=frozenset({"dynamic-slice"}))
+        if weight is None or site.phase not in _PASSES:
+            return [None]
+        weights.setdefault((weight.number, site.phase), (weight, []))[1].append(site)
+    return [
+        _demand(program, some, weight, purpose) if _axes(some) <= _split(weight) else None
+        for (_, purpose), (weight, some) in weights.items()
+    ]
+
+
+def _summed(program: Program, sites: list[Site]) -> list[_Demand | None]:
+    """Of each weight, over each axis once: two sums over an axis that lead to one result are parts of one stack, or one
+    too many."""
+    sums: dict[tuple[frozenset[str], frozenset[int]], list[Site]] = {}
+    for site in sites:
+        results = frozenset(use.number for use in program.uses(site, _TO_RESULTS) if use.opcode is None)
+        sums.setdefault((_axes([site]), results), []).append(site)
+    weights = [argument for argument in program.arguments if _is_weight(program, argument)]
+    found: list[_Demand | None] = []
+    summed: dict[int, frozenset[str]] = {}
+    reached: dict[int, frozenset[str]] = {}
+    for (axes, results), some in sums.items():
+        is_again = any(axes & reached.get(result, frozenset()) for result in results)
+        alike = [
+            demand
+            for weight in weights
+            if results and not is_again and not axes & summed.get(weight.number, frozenset())
+            if (demand := _gradient(program, some, weight)) is not None
+        ]
+        found.append(alike[0] if alike else None)
+        if alike:
+            number = alike[0].weight.number
+            summed[number] = summed.get(number, frozenset()) | axes
+        reached |= {result: reached.get(result, frozenset()) | axes for result in results}
+    return found
+
+
+def _gradient(program: Program, sites: list[Site], weight: Argument) -> _Demand | None:
+    """It may be: of a sum that is scattered over what shards the weight, or given to all that hold the same of it."""
+    kinds, axes = {site.transfer.kind for site in sites}, _axes(sites)
+    is_placed = axes <= _split(weight) if kinds == {Kind.REDUCE_SCATTER} else not axes & _split(weight)
+    is_sum = kinds in ({Kind.REDUCE_SCATTER}, {Kind.ALL_REDUCE}) and not any(s.phase == Phase.FORWARD for s in sites)
+    return _demand(program, sites, weight, None) if is_sum and is_placed else None
+
+
+def _demand(program: Program, sites: list[Site], weight: Argument, gathered_for: Phase | None) -> _Demand | None:
+    """In the dtype of the transfers, where the weight has no narrower one, and of as many elements as it has."""
+    (kind, dtype), *others = {(site.transfer.kind, site.transfer.dtype) for site in sites}
+    axes, width = _axes(sites), bits(dtype)
+    devices = prod(known(program.axes)[name] for name in axes)
+    elements = weight.local.elements * (1 if kind == Kind.ALL_REDUCE else devices)
+    moved = sum(site.transfer.payload_bytes * known(site.transfer.executions) * 8 for site in sites)
+    if others or not axes or not 0 < width <= bits(weight.local.dtype) or moved != elements * width:
+        return None
+    return _Demand(weight, axes, gathered_for, _WIRE_BYTES[kind](elements * width // 8, devices))
+
+
+def _axes(sites: list[Site]) -> frozenset[str]:
+    return frozenset(axis for site in sites for axis in site.transfer.axes or ())
+
+
+def _split(argument: Argument) -> frozenset[str]:
+    return frozenset(axis for names in argument.dims or () for axis in names)
+
+
+def _is_weight(program: Program, argument: Argument) -> bool:
+    """A pass reads it, as it reads no moments."""
+    names = [use.instruction.op_name for use in program.flow.uses(*argument.place) if use.instruction]
+    return argument.dims is not None and any(phase(name, program.is_differentiated) in _PASSES for name in names)

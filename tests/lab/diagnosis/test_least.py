@@ -1,0 +1,163 @@
+"""What is proven to send the least, and that a program which sends more is not."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from lab import diagnosis
+from lab.compile import inspection
+from lab.meshes.axes import Axes
+from lab.redistribution import Array, Placement, least_bytes, least_bytes_together
+from lab.report.diagnosis import verdict
+from tests.cases.compiling import array, cpu, pinned
+from tests.lab.diagnosis.diagnosing import diagnosed, kinds
+
+pytestmark = pytest.mark.compiles
+XY = Axes.parse("x=4,y=2")
+
+
+def test_a_program_that_sends_nothing_sends_the_least():
+    mesh = cpu(d=8)
+    found = diagnosed(mesh, lambda x: 2 * x, array(mesh, (64, 64), "d"), out=P("d"))
+    assert found.least == "it sends nothing, and nothing sends less"
+    assert verdict(found).endswith("kinds of waste were looked for); it sends nothing, and nothing sends less")
+    assert found.json_object().least == found.least
+
+
+def moved(function, *out, before=("x", None), shapes=((64, 64),)):
+    """As JAX traces it: compiled text does not say that a result is an argument."""
+    mesh = cpu(x=4, y=2)
+    args = [array(mesh, shape, *before) for shape in shapes]
+    shardings = [jax.NamedSharding(mesh, spec) for spec in out]
+    jitted = jax.jit(function, out_shardings=shardings[0] if len(out) == 1 else tuple(shardings))
+    return diagnosis.of(inspection.read_program(jitted, args, mesh, None, source="moved"))
+
+
+def test_an_exchange_of_shards_is_the_least_by_which_an_array_can_be_laid_out_anew():
+    found = moved(lambda a: a, P(None, "x"))
+    assert [str(t.kind) for t in found.ledger.transfers] == ["all_to_all"]
+    bound = least_bytes(Placement.of("x", None), Placement.of(None, "x"), Array((64, 64)), XY)
+    assert found.least == (
+        f"{int(bound):,} B are the least by which its argument can be laid out anew from P(x, -) to P(-, x)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "out"),
+    [
+        (lambda a: pinned(cpu(x=4, y=2), pinned(cpu(x=4, y=2), a, None, None), None, "x"), P(None, "x")),
+        (lambda a: pinned(cpu(x=4, y=2), pinned(cpu(x=4, y=2), a, None, "x"), "x", None), P(None, "x")),
+        (lambda a: a[::-1], P(None, "x")),
+        (lambda a: a.T, P("x", None)),
+    ],
+    ids=["gathered whole between", "there and back and there", "reversed", "transposed"],
+)
+def test_what_sends_more_or_does_more_than_lay_out_anew_is_not_called_the_least(function, out):
+    found = moved(function, out)
+    bound = least_bytes(Placement.of("x", None), Placement.of(None, "x"), Array((64, 64)), XY)
+    is_least = found.ledger.totals().wire_bytes == bound and "reverse" not in kinds(found)
+    assert found.least is None or (is_least and found.least.startswith("3,072 B are"))
+
+
+def test_several_arrays_take_what_the_device_that_lacks_most_of_all_of_them_must_receive():
+    found = moved(lambda a, b: (b, a), P(None, "x"), P(), shapes=((64, 64), (32, 8)))
+    assert found.least is not None and "its 2 arguments can be laid out anew" in found.least
+    one = Placement.of("x"), Placement.of(None), Array((8,))
+    # A device that holds the first half of a lacks nothing of it once it has both: another lacks most of b.
+    ends = (Placement.of(("x", "y")), Placement.of(("y", "x")), Array((8,)))
+    together, apart = least_bytes_together([one, ends], XY), least_bytes(*one, XY) + least_bytes(*ends, XY)
+    assert together <= apart and least_bytes_together([one], XY) == least_bytes(*one, XY)
+
+
+def loss(w, x):
+    return jnp.mean(jnp.square(jnp.tanh(x @ w["up"]) @ w["down"]))
+
+
+def adam(w, m, x, of=loss):
+    value, g = jax.value_and_grad(of)(w, x)
+    m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, m, g)
+    return value, jax.tree.map(lambda w, m: w - m / (1 + jnp.sqrt(jnp.abs(m))), w, m), m
+
+
+def data_parallel(step, *spec, dtype=jnp.float32):
+    mesh = cpu(data=8)
+    w = {name: array(mesh, (64, 64), *spec, dtype=dtype) for name in ("up", "down")}
+    return diagnosed(mesh, step, w, w, array(mesh, (256, 64), "data", dtype=dtype), out=(P(), P(*spec), P(*spec)))
+
+
+def test_data_parallelism_that_sums_each_gradient_once_sends_its_least():
+    found = data_parallel(adam)
+    assert found.ledger.totals().wire_bytes == 2 * 7 * (2 * 64 * 64 * 4 + 4) // 8
+    assert found.least == (
+        "it sends the least of data parallelism over data: each of 2 gradients is summed once, beside 1 number such as "
+        "a loss"
+    )
+
+
+def test_gradients_that_are_widened_take_more_than_their_weights():
+    found = data_parallel(adam, dtype=jnp.bfloat16)
+    assert kinds(found) == [] and found.least is None
+
+
+def frozen(w, x):
+    return loss({"up": w["up"], "down": jax.lax.stop_gradient(w["down"])}, x)
+
+
+def test_one_gradient_that_is_summed_twice_does_not_pass_for_two():
+    """Beside a weight that is not trained, and moments of the same shape."""
+    mesh = cpu(data=8)
+
+    def twice(w, m, x):
+        halves = [jax.grad(frozen)(w, half)["up"] for half in jnp.split(x, 2)]
+        g = jnp.tanh(jax.lax.psum(halves[0], "data")) + jnp.tanh(jax.lax.psum(halves[1], "data"))
+        return w["up"] - 0.1 * g * m["up"]
+
+    w = {name: array(mesh, (64, 64)) for name in ("up", "down")}
+    step = jax.shard_map(twice, mesh=mesh, in_specs=(P(), P(), P("data")), out_specs=P(), check_vma=False)
+    found = diagnosed(mesh, step, w, w, array(mesh, (256, 64), "data"))
+    assert (found.ledger.totals().arrays, found.least) == (2, None)
+
+
+def test_a_gather_of_activations_beside_the_gradients_is_more_than_the_least():
+    def gathered(w, x):
+        whole = pinned(cpu(data=8), jnp.tanh(x @ w["up"]), None, None)
+        return jnp.mean(jnp.square(whole @ w["down"])) + jnp.sum(whole)
+
+    found = data_parallel(lambda w, m, x: adam(w, m, x, gathered))
+    assert "all_gather" in {str(t.kind) for t in found.ledger.transfers} and found.least is None
+
+
+def fsdp(times: int):
+    mesh = cpu(fsdp=8)
+
+    def step(w, x):
+        def sharded(w):
+            whole = jax.lax.all_gather(w, "fsdp", tiled=True)
+            for _ in range(times - 1):
+                again = jax.lax.all_gather(w + 0.0 * jnp.sum(whole), "fsdp", tiled=True)
+                whole = whole + jnp.tanh(again)
+            return jnp.sum(jnp.square(x @ whole))
+
+        return w - 0.1 * jax.grad(sharded)(w)
+
+    function = jax.shard_map(step, mesh=mesh, in_specs=(P("fsdp"), P("fsdp")), out_specs=P("fsdp"), check_vma=False)
+    return diagnosed(mesh, function, array(mesh, (64, 32), "fsdp"), array(mesh, (128, 64), "fsdp"))
+
+
+def test_sharded_weights_gathered_once_and_scattered_once_are_the_least_and_gathered_twice_are_not():
+    found = fsdp(1)
+    assert sorted(str(t.kind) for t in found.ledger.transfers) == ["all_gather", "reduce_scatter"]
+    assert found.least == (
+        "it sends the least of data parallelism over fsdp: each of 1 gradient is summed once, each of 1 sharded weight "
+        "is gathered once a pass"
+    )
+    assert fsdp(2).least is None
+
+
+def test_without_what_jax_has_traced_nothing_is_said_of_a_redistribution(tmp_path):
+    mesh = cpu(x=4, y=2)
+    text = jax.jit(lambda a: a, out_shardings=jax.NamedSharding(mesh, P(None, "x"))).lower(array(mesh, (64, 64), "x"))
+    (tmp_path / "step.hlo").write_text(text.compile().as_text())
+    (read,) = inspection.read_texts(tmp_path / "step.hlo", XY, None)
+    assert diagnosis.of(read).least is None
