@@ -27,7 +27,7 @@ from lab.meshes.targets import Target, parse_target
     "--style", metavar="STYLE", type=options.STYLE, help=f"{', '.join(options.STYLES)}; by default its first."
 )
 @options.mesh
-@options.settings("A parameter: layers=80.")
+@options.settings("A parameter: layers=80. lab list EXPERIMENT says which there are.")
 @options.as_json
 def fit(
     name: str,

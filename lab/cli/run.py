@@ -25,7 +25,7 @@ _STYLES = ", ".join(f"{style} ({what})" for style, what in options.STYLES.items(
 )
 @click.option("--style", "styles", metavar="STYLE", multiple=True, type=options.STYLE, help=_STYLES)
 @options.mesh
-@options.settings("A parameter: layers=4.")
+@options.settings("A parameter: layers=4. lab list EXPERIMENT says which there are.")
 @options.html
 @options.as_json
 def run(

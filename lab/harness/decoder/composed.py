@@ -38,7 +38,10 @@ class ComposedShape(PipelineShape):
     """Sizes of a model and its batch, and what of a `Configuration` is no degree.
 
     Attributes:
-      zero, attention, sequence: as `Configuration`; each matters where the mesh has its axis.
+      zero: 1: master weights and moments are sharded over replicas; 2: gradients too (`Configuration`).
+      attention: how queries meet keys along `context`: "zigzag", "ring", "gathered" or "ulysses"; without that axis
+        "tiles" makes scores tile by tile, and any other name all at once.
+      sequence: between blocks tokens are sharded along `tensor`, where the mesh has it.
     """
 
     zero: int = 0

@@ -26,7 +26,7 @@ class PublishedShape(ComposedShape):
     """The sizes of a published run.
 
     Attributes:
-      row: of the table of runs.
+      row: of the table of runs (`lab/zoo/runs.toml`), which sets all else.
       devices: how many there are; 0: as many as published. More or fewer change the data-parallel degree; the batch
         stays.
     """

@@ -13,6 +13,8 @@ from lab.programs.models.shape import DecoderShape
 class TrainingShape(DecoderShape):
     """A decoder over bytes, its batch, and how often it is trained on one.
 
+    Attributes:
+      steps: that each layout is trained for.
     Raises:
       UsageError: as `DecoderShape`; fewer than two steps, a vocabulary without room for every byte, or experts that
         choose their tokens.

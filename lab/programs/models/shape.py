@@ -40,7 +40,12 @@ class DecoderShape:
         pass.
       batch: sequences of one step, over all devices and micro-batches.
       length: tokens of a sequence.
+      embed: width of the residual stream.
       kv_heads: heads of keys and values; each serves `queries` heads.
+      queries: heads of queries for each of keys and values.
+      head_dim: width of a head.
+      mlp: width of an MLP, or of one expert.
+      vocab: rows of the table of tokens.
       experts: of a layer, each `mlp` wide, in place of its one MLP; 0: a dense decoder.
       top_k: experts that a token visits.
       capacity_factor: slots of an expert for a sequence's tokens, relative to what balance would need; what finds none
@@ -61,7 +66,7 @@ class DecoderShape:
       balance: weight of the loss that keeps experts in balance; its gradient is added to that of the loss, itself it is
         not.
       z: the same of the loss that keeps a router's logits small.
-      activation: of an MLP, and of each expert. "swiglu": silu(x gate) * x up, of three matrices; "relu2" and "gelu":
+      activation: of an MLP, and of each expert: "swiglu": silu(x gate) * x up, of three matrices; "relu2" and "gelu":
         the square of the ReLU, or the GELU, of x up, of two (So et al. 2021; Hendrycks & Gimpel 2016).
       normed_heads: queries and keys pass through an RMSNorm over each head before they are rotated, with [head_dim]
         weights each (Qwen3).
@@ -75,7 +80,7 @@ class DecoderShape:
       mtp_weight: of its loss, which is added to that of the next token.
       dtype: of activations and of weights in use, as XLA names it: "bf16" or "f32". Master weights and moments are
         float32.
-      remat: what the backward pass computes again. "none": nothing; "selective": scores and softmax (Korthikanti et al.
+      remat: what the backward pass computes again: "none": nothing; "selective": scores and softmax (Korthikanti et al.
         2022); "dots": all but products with weights; "names": all but what a block adds to the residual; "full": each
         layer from its input; "offload": the same, and the input waits in the host's memory.
       accumulation: micro-batches of one step, one after the other.

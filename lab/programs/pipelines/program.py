@@ -63,10 +63,11 @@ class PipelineShape(DecoderShape):
     """A decoder in a pipeline; micro-batches are what `accumulation` counts.
 
     Attributes:
-      schedule: a name of `lab.programs.pipelines.orders`; "dual_pipe" does not run.
+      schedule: of a pipeline: "gpipe", "1f1b", "eager_1f1b", "interleaved", "zb_h1" or "zb_h2"; "dual_pipe" does not
+        run (`lab.programs.pipelines.orders`).
       chunks: of layers, on each stage; more than one with "interleaved" alone.
-      stage_layers: of each chunk, as `stages.layers_of_chunks` has it; empty: equally many. Dense layers are the first
-        of the first chunk.
+      stage_layers: layers of each chunk, such as `Et*7|(t*8|)*14t*7L` (`stages.layers_of_chunks`); empty: equally many.
+        Dense layers are the first of the first chunk.
     """
 
     schedule: str = "1f1b"

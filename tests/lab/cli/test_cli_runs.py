@@ -75,6 +75,14 @@ def test_the_list_says_how_long_each_takes_by_what_it_compiles(lab):
     assert {line.split()[3] for line in lab("list").out.splitlines()[2:]} == {"seconds", "a", "minutes"}
 
 
+def test_the_list_of_one_experiment_is_that_of_what_set_takes(lab):
+    rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in lab("list", "ch24_3d").out.splitlines()[6:]}
+    assert rows["accumulation"][0] == "8"
+    assert rows["causal"] == ["true", "a token attends to none after it"]
+    (entry,) = json.loads(lab("list", "ch24_3d", "--json").out)
+    assert {"name": "dtype", "default": "bf16"}.items() <= entry["parameters"][[*rows].index("dtype")].items()
+
+
 def test_the_list_tells_experiments_trainings_and_questions_apart(lab):
     kinds = {row["name"]: row["kind"] for row in json.loads(lab("list", "--json").out)}
     assert (kinds["ch20_zero3"], kinds["ch14_training"], kinds["ch37_batch"]) == ("experiment", "training", "question")
