@@ -1,47 +1,64 @@
-"""The README's own program gives what the README prints."""
+"""The README's own programs give what the README prints."""
 
 import re
 
 import pytest
 
-from lab.compile.inspection import inspect_program
+from lab import diagnosis
+from lab.compile.inspection import read_program
 from lab.compile.sources import builder
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.targets import parse_target
-from lab.report.axis_lines import axis_lines
-from lab.report.tables import columns_text, total_columns, transfer_columns
+from lab.report.diagnosis import diagnosis_text
 from tests.paths import ROOT
 
 pytestmark = pytest.mark.compiles
 
 README = (ROOT / "README.md").read_text()
-COMMAND = "$ lab inspect step.py:build --mesh fsdp=16,tensor=8 --target gpu:h100:16x8\n"
+PROGRAM = re.compile(r"```python\n# (\w+\.py)\n(.*?)```", re.DOTALL)
+COMMAND = "$ lab inspect {}:build --mesh fsdp=16,tensor=8 --target gpu:h100:16x8\n"
 
 
 def rows(text: str) -> list[list[str]]:
     """The numbers of each row of a table: all up to the element type, which compilers of several versions agree on, not
     their order; and sentences."""
-    lines = [re.split(r"  +", line) for line in text.splitlines() if re.search(r"all_|reduce_|^all ", line)]
-    return [line[:8] for line in lines]
+    lines = [
+        re.split(r"  +", line) for line in text.splitlines() if re.search(r"all_|reduce_|^all |by their names", line)
+    ]
+    return sorted(line[:8] for line in lines)
 
 
-@pytest.fixture(scope="module")
-def ledger(tmp_path_factory):
+def verdict(text: str) -> str:
+    """The first line, without how many kinds of findings there are."""
+    return re.sub(r"\d+ kinds", "kinds", text.partition("\n")[0])
+
+
+def said(name: str, folder) -> str:
     if not plugins.installed("gpu"):
         pytest.skip("the GPU plugin is not installed")
-    path = tmp_path_factory.mktemp("readme") / "step.py"
-    path.write_text(re.search(r"```python\n(# step.py\n.*?)```", README, re.DOTALL)[1])
+    path = folder / name
+    path.write_text(f"# {name}\n{dict(PROGRAM.findall(README))[name]}")
     target = parse_target("gpu:h100:16x8")
     mesh = make_mesh(target, Axes.parse("fsdp=16,tensor=8"))
     step, args = builder(f"{path}:build")(mesh)
-    return inspect_program(step, args, mesh, target, source="step.py:build")
+    return diagnosis_text(diagnosis.of(read_program(step, args, mesh, target, source=f"{name}:build")))
 
 
-def test_the_nine_rows_and_two_sentences_in_the_readme_are_what_its_program_gives(ledger):
-    printed = README.partition(COMMAND)[2].partition("```")[0]
-    tables = map(columns_text, (transfer_columns(ledger), total_columns(ledger)))
-    found = "\n".join([*tables, *axis_lines(ledger)])
-    assert sorted(rows(printed)) == sorted(rows(found))
-    assert len(rows(printed)) == 9 + 2
+def printed(name: str) -> str:
+    return README.partition(COMMAND.format(name))[2].partition("```")[0]
+
+
+def test_the_nine_rows_and_two_sentences_in_the_readme_are_what_its_program_gives(tmp_path):
+    found = said("step.py", tmp_path)
+    assert rows(printed("step.py")) == rows(found)
+    assert len(rows(found)) == 9 + 2
+    assert verdict(printed("step.py")) == verdict(found)
+
+
+def test_the_model_of_flax_in_the_readme_sends_what_is_printed_below_it(tmp_path):
+    found, shown = said("model.py", tmp_path), printed("model.py")
+    assert len(rows(shown)) == 4 + 1
+    assert [row for row in rows(shown) if row not in rows(found)] == []
+    assert verdict(shown) == verdict(found)
