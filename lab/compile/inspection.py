@@ -285,12 +285,18 @@ def _traced(function: Any, args: tuple[Any, ...], source: str) -> Any:
     """
     import jax
 
+    from lab.compile import shapes_only
+
     bound: dict[str, Any] = {}
     if isinstance(function, partial) and hasattr(function.func, "lower"):
         function, args, bound = function.func, (*function.args, *args), function.keywords
     try:
         jitted = function if hasattr(function, "lower") else jax.jit(function)
-        return getattr(jitted, "trace", jitted.lower)(*args, **bound)
+        if hasattr(jitted, "trace"):
+            return jitted.trace(*args, **bound)
+        # Of a library's own, as `equinox.filter_jit` makes: it traces what is an array, and a shape is none.
+        args, bound = jax.tree.map(shapes_only.array_of, (args, bound))
+        return jitted.lower(*args, **bound)
     except TypeError as error:
         found = _NO_ARRAY.match(str(error))
         if found is None:

@@ -397,6 +397,13 @@ def _on(aval: Any, placed: Any) -> ShapeArray:
     return ShapeArray(core.update_aval_with_sharding(aval, placed) if isinstance(placed, Sharding) else aval, placed)
 
 
+def array_of(value: Any) -> Any:
+    """An array without values for a shape; all else as it is."""
+    if not isinstance(value, jax.ShapeDtypeStruct):
+        return value
+    return _on(core.ShapedArray(value.shape, value.dtype, weak_type=value.weak_type), value.sharding)
+
+
 def _called_back(shape: Any, sharding: Any, callback: Any, dtype: Any = None, **_: Any) -> ShapeArray:
     kind = dtype if dtype is not None else core.typeof(callback((slice(None),) * len(shape))).dtype
     return _on(core.ShapedArray(tuple(shape), dtypes.canonicalize_dtype(kind)), _sharding(sharding))
