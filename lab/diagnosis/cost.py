@@ -8,12 +8,12 @@ work at once.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from lab.core.known import known
-from lab.core.ledger import Transfer
+from lab.core.ledger import Kind, Transfer
 from lab.core.room import Room
 from lab.diagnosis.finding import OUT_OF_MEMORY, Cost, Finding
 from lab.diagnosis.program import Argument, Program, dtype_of_product
@@ -25,7 +25,8 @@ from lab.meshes.targets import parse_target
 REFERENCE = parse_target("gpu:h100:1x8")
 """By whose rates findings are ordered where the target has none."""
 PRODUCTS, MEMORY = "products", "memory"
-_SLOW = (LinkName.NETWORK, LinkName.DCN)
+_INSIDE: Mapping[LinkName | None, LinkName] = {LinkName.NETWORK: LinkName.HOST, LinkName.DCN: LinkName.ICI}
+"""Of the link between hosts or slices, the one inside them."""
 # The fastest way in which XLA multiplies a dtype by default, then what stands for it on chips without: GPUs round f32
 # to tf32, TPUs to bf16.
 _RATED_AS = {
@@ -94,17 +95,21 @@ def priced(program: Program, found: Iterable[Finding]) -> tuple[tuple[Finding, .
     is_reference = program.target is None or program.target.chip is None
     target = REFERENCE if is_reference else known(program.target)
     room, chip, transfers = Room.of(target), target.hardware, program.ledger.transfers
+    crossing = _crossing(program)
     step = Step(
         chip.name,
         is_reference,
-        seconds(_load(program), chip),
+        seconds(_load(program, crossing), chip),
         not any(t.conditional or t.upper_bound for t in transfers) and not program.ledger.flops_in_branches,
     )
     pool = room.usable_bytes if room else 0
-    ranked = [(_cost(finding, step, chip, pool), finding) for finding in found]
+    ranked = [(_cost(finding, step, chip, pool, crossing), finding) for finding in found]
     ranked.sort(key=lambda each: _rank(*each), reverse=True)
-    costs = ((_unrated(cost) if is_reference else cost, finding) for cost, finding in ranked)
-    return tuple(replace(finding, cost=cost) for cost, finding in costs), step
+    if is_reference:
+        return tuple(replace(finding, cost=_unrated(cost)) for cost, finding in ranked), step
+    return tuple(
+        replace(finding, cost=cost, seconds=_sending(finding, chip, crossing)) for cost, finding in ranked
+    ), step
 
 
 def _rank(cost: Cost, finding: Finding) -> tuple[bool, bool, float, Fraction, int]:
@@ -113,8 +118,14 @@ def _rank(cost: Cost, finding: Finding) -> tuple[bool, bool, float, Fraction, in
     return stops, not replace(finding, cost=cost).is_remark, share, wire, finding.memory_bytes
 
 
-def _cost(finding: Finding, step: Step, chip: Chip, pool: int) -> Cost:
-    sent = wasted_bytes(finding)
+def _sending(finding: Finding, chip: Chip, crossing: Mapping[str | None, Fraction]) -> float | None:
+    """What all of its transfers take at least."""
+    sent = _by_link(finding.transfers, crossing)
+    return max(seconds(Load(sent), chip).values(), default=0.0) if sent else None
+
+
+def _cost(finding: Finding, step: Step, chip: Chip, pool: int, crossing: Mapping[str | None, Fraction]) -> Cost:
+    sent = _wasted(finding, crossing)
     taken = max(seconds(Load(sent, finding.flops, finding.accessed_bytes), chip).values(), default=0.0)
     is_known = all(t.executions is not None for t in finding.transfers)
     return Cost(
@@ -130,28 +141,56 @@ def _unrated(cost: Cost) -> Cost:
     return replace(cost, seconds=None, share_of_step=None, share_of_memory=None)
 
 
-def wasted_bytes(finding: Finding) -> Mapping[LinkName | None, Fraction]:
+def _wasted(finding: Finding, crossing: Mapping[str | None, Fraction]) -> Mapping[LinkName | None, Fraction]:
     """What its transfers send and need not, by link; all of it where what is needed is not known."""
-    sent = _by_link(finding.transfers)
+    sent = _by_link(finding.transfers, crossing)
     whole, needed = sum(sent.values(), Fraction(0)), finding.needed_bytes or Fraction(0)
     wasted = max(Fraction(0), 1 - needed / whole) if whole else Fraction(0)
     return {link: size * wasted for link, size in sent.items() if size * wasted}
 
 
-def _by_link(transfers: Iterable[Transfer]) -> dict[LinkName | None, Fraction]:
+def _by_link(transfers: Iterable[Transfer], crossing: Mapping[str | None, Fraction]) -> dict[LinkName | None, Fraction]:
     """Once where the text does not say how often."""
     found: dict[LinkName | None, Fraction] = {}
     for t in transfers:
         size = (t.wire_bytes or Fraction(0)) * (1 if t.executions is None else t.executions)
-        found[t.link] = found.get(t.link, Fraction(0)) + size
+        across = size * (crossing.get(t.instruction, Fraction(1)) if t.link in _INSIDE else 1)
+        for link, part in ((t.link, across), (_INSIDE.get(t.link), size - across)):
+            if part:
+                found[link] = found.get(link, Fraction(0)) + part
     return found
+
+
+def _crossing(program: Program) -> Mapping[str | None, Fraction]:
+    """By instruction, what share of its wire bytes has to leave a host or slice at least: where a group has several
+    devices in each, these take a part of it each, and send the rest inside."""
+    devices = program.reading.reader.placement.devices
+    if devices is None:
+        return {}
+    found: dict[str | None, Fraction] = {}
+    for site in program.sites:
+        groups = program.members(site) if site.transfer.link in _INSIDE else None
+        if groups is not None and site.transfer.instruction not in found:
+            shares = (_leaving(site.transfer.kind, [devices.domains[at] for at in row]) for row in groups.members)
+            found[site.transfer.instruction] = max(shares, default=Fraction(1))
+    return found
+
+
+def _leaving(kind: Kind, domains: Sequence[int]) -> Fraction:
+    """Of what a member of a group sends, as its members lie in domains."""
+    members, parts = len(domains), len(set(domains))
+    if kind in (Kind.ALL_REDUCE, Kind.ALL_GATHER, Kind.REDUCE_SCATTER) and members > 1:
+        return Fraction(parts - 1, members - 1)
+    if kind == Kind.ALL_TO_ALL and members > 1:
+        return Fraction(members * (parts - 1), parts * (members - 1))
+    return Fraction(1)
 
 
 def seconds(load: Load, chip: Chip) -> Mapping[str, float]:
     """What each part takes alone, at its full rate; the devices of a chip share its rates."""
     found = defaultdict[str, float](float)
     for link, size in load.sent.items():
-        wire = chip.slow if link in _SLOW else chip.fast
+        wire = chip.slow if link in _INSIDE else chip.fast
         found[wire.name] += float(size) / wire.value
     for dtype, flops in load.flops.items():
         found[PRODUCTS] += flops / flops_per_s(chip, dtype)
@@ -165,12 +204,12 @@ def flops_per_s(chip: Chip, dtype: str) -> float:
     return next(chip.flops_per_s[name].value for name in names if name in chip.flops_per_s)
 
 
-def _load(program: Program) -> Load:
+def _load(program: Program, crossing: Mapping[str | None, Fraction]) -> Load:
     """Of a whole step."""
     flops = Counter[str]()
     for visit, work in program.reading.products:
         flops[dtype_of_product(visit)] += (work.flops or 0) * (1 if visit.executions is None else visit.executions)
-    return Load(_by_link(program.ledger.transfers), flops, _accessed(program))
+    return Load(_by_link(program.ledger.transfers, crossing), flops, _accessed(program))
 
 
 def _accessed(program: Program) -> int:

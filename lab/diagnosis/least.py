@@ -18,12 +18,13 @@ from lab.hlo.shapes import bits
 from lab.meshes.errors import UsageError
 from lab.redistribution.bound import least_bytes_together
 
-_TO_RESULTS = ELEMENTWISE | {"dynamic-slice", "dynamic-update-slice", "all-reduce", "all-reduce-start"}
+_TO_RESULTS = ELEMENTWISE | {"dynamic-slice", "dynamic-update-slice", "pad", "all-reduce", "all-reduce-start"}
 _WIRE_BYTES = {
     Kind.ALL_REDUCE: all_reduce_wire_bytes,
     Kind.REDUCE_SCATTER: reduce_scatter_wire_bytes,
     Kind.ALL_GATHER: all_gather_wire_bytes,
 }
+_PARTS = frozenset({"slice", "dynamic-slice"})
 _PASSES = (Phase.FORWARD, Phase.BACKWARD)
 
 
@@ -90,7 +91,7 @@ def _gathered(program: Program, sites: list[Site]) -> list[_Demand | None]:
     weights: dict[tuple[int, Phase | None], tuple[Argument, list[Site]]] = {}
     for site in sites:
         operand = program.moving(site)
-        weight = None if operand is None else program.argument_of(*operand, through=frozenset({"dynamic-slice"}))
+        weight = None if operand is None else program.argument_of(*operand, through=_PARTS)
         if weight is None or site.phase not in _PASSES:
             return [None]
         weights.setdefault((weight.number, site.phase), (weight, []))[1].append(site)

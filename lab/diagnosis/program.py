@@ -33,8 +33,7 @@ from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Computation, Instruction, Module, split_outside_brackets
 from lab.hlo.walk import Visit
 from lab.meshes.axes import Axes
-from lab.meshes.hardware import chip
-from lab.meshes.platforms import LinkName, Platform
+from lab.meshes.platforms import Platform
 from lab.meshes.targets import Target
 from lab.redistribution.placement import Array, Placement
 
@@ -527,24 +526,11 @@ class Program:
             transfers,
             origin,
             memory_bytes,
-            self._seconds(transfers),
-            needed_bytes,
-            flops or {},
-            accessed_bytes,
+            needed_bytes=needed_bytes,
+            flops=flops or {},
+            accessed_bytes=accessed_bytes,
             stack=stacks[0] if stacks else self._stacks.get(origin or "", ()),
         )
-
-    def _seconds(self, transfers: tuple[Transfer, ...]) -> float | None:
-        """One after the other, each at the full rate of its link."""
-        if self.target is None or self.target.chip is None or not transfers:
-            return None
-        described = chip(self.target.chip)
-        rates = {
-            link: described.slow.value if link in (LinkName.NETWORK, LinkName.DCN) else described.fast.value
-            for link in {t.link for t in transfers}
-        }
-        wires = ((t.wire_bytes or Fraction(0)) * (t.executions or 0) / Fraction(rates[t.link]) for t in transfers)
-        return float(sum(wires)) * described.devices_per_chip  # The links of a chip are shared by its devices.
 
 
 def _weight_of(argument: Argument) -> tuple[bool, int]:

@@ -162,3 +162,23 @@ def test_the_devices_of_a_chip_share_its_rates():
     assert half.devices_per_chip == 2 and taken["products"] == 2 * 10**12 / half.flops_per_s["bf16"].value
     assert taken[half.slow.name] == 2 * 10**9 / half.slow.value
     assert taken["memory"] == 2 * 10**9 / half.memory_bytes_per_s.value
+
+
+def test_of_groups_over_two_hosts_of_four_a_seventh_leaves_them_and_the_rest_stays_inside():
+    """In two steps: scattered and gathered inside, each device's quarter reduced over the hosts."""
+    found = diagnosed(text(SPLIT), "gpu:h100:2x4")
+    (summed,) = found.findings
+    inside, between = 2 * 3 * 4 * SUMMED // 4, 2 * 4 * SUMMED // 4 // 2
+    assert inside + between == SENT == summed.totals.wire_bytes
+    assert summed.cost.wire_bytes == {LinkName.HOST: inside, LinkName.NETWORK: between}
+    assert summed.seconds == pytest.approx(max(inside / NVLINK, between / 50e9))
+    assert diagnosed(text(SPLIT), "gpu:h100:8x1").findings[0].cost.wire_bytes == {LinkName.NETWORK: SENT}
+
+
+def test_of_an_exchange_over_two_hosts_of_four_four_of_seven_messages_leave_a_host():
+    exchange = text(SPLIT).replace("all-reduce(%v)", "all-to-all(%v), dimensions={0}").replace(", to_apply=%add", "")
+    step = diagnosed(exchange, "gpu:h100:2x4").step
+    whole = 7 * 4 * SUMMED / 8
+    assert (step.seconds["NVLink 4"], step.seconds["NDR InfiniBand"]) == pytest.approx(
+        (whole * 3 / 7 / NVLINK, whole * 4 / 7 / 50e9)
+    )
