@@ -34,19 +34,22 @@ def inspect(program: Any, *args: Any, mesh: Any = None, target: Any = None) -> L
     return inspection.inspect(program, *args, mesh=mesh, target=target)
 
 
-def diagnose(program: Any, *args: Any, mesh: Any = None, target: Any = None) -> Findings:
+def diagnose(program: Any, *args: Any, mesh: Any = None, target: Any = None, prove: bool = True) -> Findings:
     """What is wrong with a program, the worst first: by wire bytes, then by memory. A tuple, empty where nothing is
     found; prints as `lab inspect` does, in a terminal and in a notebook.
 
     Args:
       program, args, mesh, target: as for `inspect`.
+      prove: try what findings advise where a program can make the change, in at most the time of the compile: each then
+        says what the changed program sends, computes and holds, and what does not pay is not advised.
     Raises:
       lab.meshes.errors.UsageError: as for `inspect`.
     """
     from lab import diagnosis
     from lab.compile import inspection
 
-    return diagnosis.Findings(diagnosis.of(inspection.read_one(program, *args, mesh=mesh, target=target)))
+    read = inspection.read_one(program, *args, mesh=mesh, target=target)
+    return diagnosis.Findings(diagnosis.of(read, prove))
 
 
 def assert_communication(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import click
@@ -10,7 +11,7 @@ import click
 from lab import diagnosis
 from lab.cli import options
 from lab.cli.output import print_json, print_text
-from lab.cli.programs import Script, programs
+from lab.cli.programs import CompilerEnded, Script, programs
 from lab.cli.progress import stages
 from lab.cli.refusals import UNUSABLE, refuse
 from lab.compile import sources
@@ -63,6 +64,11 @@ class _OfScripts(click.Command):
     default=100,
     help="Of a script: how many calls on several devices to follow, 100 by default.",
 )
+@click.option(
+    "--prove/--no-prove",
+    default=True,
+    help="Whether to try what findings advise, by compiling the changed program: in at most the time of the compile.",
+)
 @options.html
 @options.as_json
 @click.pass_context
@@ -74,6 +80,7 @@ def inspect(
     kinds: tuple[str, ...],
     functions: tuple[str, ...],
     calls: int,
+    prove: bool,
     html: Path | None,
     as_json: bool,
 ) -> int:
@@ -97,7 +104,13 @@ def inspect(
     with stages() as stage, other_process(stage) as call:
         for source in given:
             try:
-                diagnoses += programs(source, mesh, target, stage, call, diagnosis.of, script)
+                try:
+                    diagnoses += programs(source, mesh, target, stage, call, partial(diagnosis.of, prove=prove), script)
+                except CompilerEnded:
+                    if not prove:
+                        raise
+                    of = partial(diagnosis.of, why_not="the process ended while it compiled a change")
+                    diagnoses += programs(source, mesh, target, stage, call, of, script)
             except UsageError as refusal:
                 if len(given) == 1 or not _is_built(source):
                     raise

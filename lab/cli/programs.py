@@ -29,6 +29,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class CompilerEnded(UsageError):
+    """A program that builds or compiles has ended the process that it does so in."""
+
+
 _NO_MEMORY_KINDS = Note(
     NoteKind.NO_MEMORY_KINDS,
     "the program names memory kinds, and JAX gives GPUs that only compile none: what a sharding places on the host "
@@ -95,7 +99,7 @@ def _elsewhere(
     try:
         return call(function, *args, **named)
     except ProcessEnded as how:
-        raise UsageError(
+        raise CompilerEnded(
             f"{source}: its process {how}; expected a program that builds and compiles (what XLA or the program said "
             "last stands above)"
         ) from None
@@ -175,17 +179,25 @@ def _usable_bytes(target: Target) -> int | None:
 
 
 def _called(stage: Stage, name: str, called: Called, said: str, target: Target, of: Callable[[Program], T]) -> T:
-    program = read_built(stage, name, called.program, called.args, None, target)
+    program = read_built(stage, name, called.program, called.args, None, target, called.traced)
     ledger = replace(program.ledger, notes=(*program.ledger.notes, said))
     with stage(f"diagnosing {name}"):
         return of(replace(program, ledger=ledger, remarks=(*called.remarks, *program.remarks)))
 
 
 def read_built(
-    stage: Stage, source: str, function: Any, args: tuple[Any, ...], mesh: Any, target: Target | None
+    stage: Stage,
+    source: str,
+    function: Any,
+    args: tuple[Any, ...],
+    mesh: Any,
+    target: Target | None,
+    traced: Any = None,
 ) -> Program:
     """Lowers, compiles and reads a program in this process.
 
+    Args:
+      traced: what it was lowered or compiled from, where it is at hand.
     Raises:
       UsageError: it raises, or XLA does not compile it.
     """
@@ -208,4 +220,5 @@ def read_built(
         source=source,
         stage=shown,
         until_dumped=target is not None and target.platform == Platform.TPU,
+        traced=traced,
     )

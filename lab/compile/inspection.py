@@ -5,24 +5,26 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from lab.compile import constraints, offloads, redistributed, sources
 from lab.core.known import known
 from lab.core.ledger import Ledger, Memory
 from lab.diagnosis.program import Change, Given, Program, Wires
 from lab.diagnosis.remarks import Remark, heard
+from lab.diagnosis.remedy import NotApplicable, Remedy
 from lab.hlo.buffers import LiveBuffer
 from lab.hlo.padding import argument_padding
 from lab.hlo.placement import Devices
 from lab.hlo.read import read
 from lab.meshes.axes import Axes
-from lab.meshes.errors import UsageError
+from lab.meshes.errors import UsageError, one_line
 from lab.meshes.platforms import GPU_LINKS, TPU_LINKS, Platform
 from lab.meshes.targets import Target, parse_target
 
@@ -78,6 +80,8 @@ _NO_ARRAY = re.compile(
     r"function at path (.*?)\.\n"
 )
 _PARTITIONS = re.compile(r"num_partitions=(\d+)")
+FINISHED_S = 5.0
+"""Machine code for TPUs takes many times as long as all before it: that of programs up to here is made meanwhile."""
 Stage = Callable[[str], AbstractContextManager[None]]
 """What goes on around `lowering`, `compiling` and `reading` a program, by that name."""
 
@@ -91,18 +95,21 @@ def read_program(
     source: str,
     stage: Stage = lambda _: nullcontext(),
     until_dumped: bool = False,
+    traced: Any = None,
 ) -> Program:
     """The same with what a diagnosis needs: the arguments as they were given, what the compiler said, where the devices
-    stand.
+    stand, and how to try a change.
 
     Args:
       until_dumped: for TPUs, read what XLA dumps before it makes machine code, which goes on until this process ends.
+      traced: what `program` was lowered or compiled from, where it is at hand.
     """
     import jax
 
     from lab.compile import shapes_only
 
     program = _of_jax(program)
+    began = time.perf_counter()
     # Group ids count positions of the mesh that the arguments lie on, whatever mesh was offered.
     own, offered = _mesh((*jax.tree.leaves(args), *_placed(program))), _axes(mesh)
     if args or offered is None or own is None or own.size == offered.size:
@@ -111,7 +118,43 @@ def read_program(
     with shapes_only.callbacks_compile():
         compiled = _compiled(program, args, mesh, remarks, stage, source, until_dumped)
     with stage("reading"):
-        return _read(compiled, args, mesh, target, tuple(remarks), source)
+        read = _read(compiled, args, mesh, target, tuple(remarks), source)
+    seconds = time.perf_counter() - began
+    found = compiled.stage if traced is None else traced
+    attempt = partial(_attempted, found, mesh, target, source, until_dumped)
+    return replace(read, attempt=_refused if until_dumped and seconds > FINISHED_S else attempt, seconds=seconds)
+
+
+def _refused(_: Remedy) -> NoReturn:
+    raise NotApplicable("the compiler for TPUs goes on with the program itself, which would slow this one down")
+
+
+def _attempted(
+    found: Any, mesh: Any, target: Target | None, source: str, until_dumped: bool, remedy: Remedy
+) -> Program:
+    """A changed program, compiled for the same target by the same road.
+
+    Raises:
+      NotApplicable: the change cannot be made, or does not compile.
+    """
+    from lab.compile import remedies
+
+    if found is None:
+        raise NotApplicable("a compiled program cannot be changed; give the function and its arguments")
+    remarks: list[Remark] = []
+    try:
+        lowered, mesh, options = remedies.changed(found, mesh, remedy)
+        with heard(remarks):
+            compiled = (
+                _Compiled.of_dump(lowered, (), options)
+                if until_dumped
+                else _Compiled.of(lowered.compile(options or None))
+            )
+        return _read(compiled, (), mesh, target, tuple(remarks), source)
+    except NotApplicable:
+        raise
+    except Exception as error:  # Whatever JAX or XLA has against a change is no fault of the program.
+        raise NotApplicable(f"{type(error).__name__}: {one_line(error)}") from error
 
 
 @dataclass(frozen=True)
@@ -126,6 +169,7 @@ class _Compiled:
       replicated: arguments that sharding constraints replicate.
       held: gives the temporaries of the fullest moment.
       traced: the closed jaxpr; None where it is not at hand.
+      stage: what it was traced or lowered to before, for changes; None where that is not at hand.
     """
 
     text: str
@@ -138,6 +182,7 @@ class _Compiled:
     replicated: tuple[str, ...] = ()
     held: Callable[[], tuple[LiveBuffer, ...]] = tuple
     traced: Any = None
+    stage: Any = None
 
     @classmethod
     def of(cls, compiled: Any) -> _Compiled:
@@ -152,12 +197,12 @@ class _Compiled:
         )
 
     @classmethod
-    def of_dump(cls, lowered: Any, args: tuple[Any, ...]) -> _Compiled:
+    def of_dump(cls, lowered: Any, args: tuple[Any, ...], options: Mapping[str, str | bool] = {}) -> _Compiled:
         import jax
 
         from lab.compile.xla_dump import dumped
 
-        found = dumped(lowered)
+        found = dumped(lowered, options)
         devices = _PARTITIONS.search(found.text.partition("\n")[0])
         return cls(
             found.text,
@@ -253,6 +298,7 @@ def _compiled(
             compiled = _Compiled.of_dump(lowered, args) if until_dumped else _Compiled.of(lowered.compile())
         if compiled.platform == Platform.GPU:
             compiled = replace(compiled, held=partial(_compiled_again, lowered))
+        compiled = replace(compiled, stage=found)
         if jaxpr is None:
             return compiled
         replicated = constraints.replicated(jaxpr.jaxpr)
@@ -329,11 +375,7 @@ def _given(compiled: _Compiled, args: tuple[Any, ...]) -> tuple[Given, ...]:
 def _wires(mesh: Any) -> Wires | None:
     """Where the TPUs of one slice stand, and where JAX would have put them."""
     devices = list(getattr(getattr(mesh, "devices", None), "flat", ()))
-    if (
-        not devices
-        or not getattr(devices[0], "coords", None)
-        or len({getattr(d, "slice_index", 0) for d in devices}) > 1
-    ):
+    if not devices or devices[0].platform != Platform.TPU or len({getattr(d, "slice_index", 0) for d in devices}) > 1:
         return None
     from lab.meshes.devices import arranged
 

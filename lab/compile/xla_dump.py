@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -124,23 +124,27 @@ def dump(request: CompileRequest) -> CompilerDump:
         return found
 
 
-def dumped(lowered: jax.stages.Lowered) -> CompilerDump:
+def dumped(lowered: jax.stages.Lowered, options: Mapping[str, str | bool] = {}) -> CompilerDump:
     """What XLA compiles it to, as soon as that is settled; the compilation goes on until this process ends.
 
+    Args:
+      options: of the compiler, by name.
     Raises:
       Exception: XLA does not compile it, in the words of JAX.
     """
     failures: list[Exception] = []
     with TemporaryDirectory(prefix="lab-dump-", ignore_cleanup_errors=True) as name:
-        compiler = Thread(target=_compile, args=(lowered, Path(name), failures), daemon=True)
+        compiler = Thread(target=_compile, args=(lowered, Path(name), failures, options), daemon=True)
         compiler.start()
         text = _awaited(compiler, Path(name), failures)
         held = read_buffers(known(_found(Path(name), BUFFERS)).read_bytes())
         return CompilerDump(text, held.memory(argument_padding(text)), held.at_peak)
 
 
-def _compile(lowered: jax.stages.Lowered, folder: Path, failures: list[Exception]) -> None:
-    options: Any = {"xla_dump_to": str(folder), "xla_dump_hlo_as_text": True, "xla_dump_hlo_as_proto": True}
+def _compile(
+    lowered: jax.stages.Lowered, folder: Path, failures: list[Exception], more: Mapping[str, str | bool]
+) -> None:
+    options: Any = {"xla_dump_to": str(folder), "xla_dump_hlo_as_text": True, "xla_dump_hlo_as_proto": True, **more}
     try:
         try:
             lowered.compile(compiler_options=options | AS_COMPILED)

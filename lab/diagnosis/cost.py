@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from lab.core.known import known
 from lab.core.ledger import Kind, Transfer
 from lab.core.room import Room
 from lab.diagnosis.finding import OUT_OF_MEMORY, Cost, Finding
@@ -20,7 +19,7 @@ from lab.diagnosis.program import Argument, Program, dtype_of_product
 from lab.hlo.host_memory import HOST
 from lab.meshes.hardware import Chip
 from lab.meshes.platforms import LinkName
-from lab.meshes.targets import parse_target
+from lab.meshes.targets import Target, parse_target
 
 REFERENCE = parse_target("gpu:h100:1x8")
 """By whose rates findings are ordered where the target has none."""
@@ -92,24 +91,31 @@ class StepJson:
 def priced(program: Program, found: Iterable[Finding]) -> tuple[tuple[Finding, ...], Step]:
     """The findings with their costs, the worst first: what keeps the program from running, then by the larger of their
     shares of the step and of the memory; and what the step takes."""
-    is_reference = program.target is None or program.target.chip is None
-    target = REFERENCE if is_reference else known(program.target)
-    room, chip, transfers = Room.of(target), target.hardware, program.ledger.transfers
-    crossing = _crossing(program)
-    step = Step(
-        chip.name,
-        is_reference,
-        seconds(_load(program, crossing), chip),
-        not any(t.conditional or t.upper_bound for t in transfers) and not program.ledger.flops_in_branches,
-    )
+    step, target, crossing = step_of(program), _rated(program), _crossing(program)
+    room, chip = Room.of(target), target.hardware
     pool = room.usable_bytes if room else 0
     ranked = [(_cost(finding, step, chip, pool, crossing), finding) for finding in found]
     ranked.sort(key=lambda each: _rank(*each), reverse=True)
-    if is_reference:
+    if step.is_reference:
         return tuple(replace(finding, cost=_unrated(cost)) for cost, finding in ranked), step
     return tuple(
         replace(finding, cost=cost, seconds=_sending(finding, chip, crossing)) for cost, finding in ranked
     ), step
+
+
+def step_of(program: Program) -> Step:
+    """What a step takes, by the rates of its target or, where that has none, of the reference."""
+    chip, transfers = _rated(program).hardware, program.ledger.transfers
+    return Step(
+        chip.name,
+        program.target is None or program.target.chip is None,
+        seconds(_load(program, _crossing(program)), chip),
+        not any(t.conditional or t.upper_bound for t in transfers) and not program.ledger.flops_in_branches,
+    )
+
+
+def _rated(program: Program) -> Target:
+    return REFERENCE if program.target is None or program.target.chip is None else program.target
 
 
 def _rank(cost: Cost, finding: Finding) -> tuple[bool, bool, float, Fraction, int]:

@@ -19,6 +19,7 @@ from lab.diagnosis.least import least
 from lab.diagnosis.notes import notes
 from lab.diagnosis.orders import why_axes_are_unknown
 from lab.diagnosis.program import Program
+from lab.diagnosis.proof import proven, untried
 from lab.diagnosis.table import findings
 from lab.hlo.read import collector_paused
 
@@ -102,11 +103,18 @@ class Findings(tuple[Finding, ...]):
         return display.html(self)
 
 
-def of(program: Program) -> Diagnosis:
+def of(program: Program, prove: bool = False, why_not: str = "") -> Diagnosis:
+    """Args: prove: try the remedies of findings, by compiling the changed program. why_not: why they are not tried, if
+    that is to be told."""
     if not (bare := Diagnosis(program.ledger, ())).is_of_whole_text:
         return bare
     with collector_paused():
         found, step = priced(program, findings(program))
+    if prove:
+        found = proven(program, found)
+    elif why_not:
+        found = untried(found, why_not)
+    with collector_paused():
         return Diagnosis(
             replace(program.ledger, notes=tuple(notes(program))),
             found,

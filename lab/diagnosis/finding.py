@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from lab.core.codec import Count
 from lab.core.frame import Stack
 from lab.core.ledger import Totals, Transfer
+from lab.diagnosis.remedy import Proof, Remedy
 from lab.meshes.platforms import LinkName
 
 OUT_OF_MEMORY = "out_of_memory"
@@ -73,6 +74,8 @@ class Finding:
       accessed_bytes: that a device need not read or write in its memory.
       cost: of all that; set where the whole program is known.
       stack: what ran when the operation of that line was traced, from its innermost line outwards.
+      remedy: what to try as changes that a program can make; () where it takes an edit.
+      proof: what became of it; None where it was not asked for.
     """
 
     kind: str
@@ -87,6 +90,8 @@ class Finding:
     accessed_bytes: int = 0
     cost: Cost = Cost()
     stack: Stack = ()
+    remedy: Remedy = ()
+    proof: Proof | None = None
 
     @property
     def totals(self) -> Totals:
@@ -128,6 +133,7 @@ class Finding:
             waste=self.cost.json_object(),
             remark=self.is_remark,
             stack=self.stack,
+            proof=UNSET if self.proof is None else self.proof,
         )
 
 
@@ -160,3 +166,4 @@ class FindingJson:
     waste: CostJson | UnsetType = UNSET
     remark: bool = False
     stack: Stack = ()
+    proof: Proof | UnsetType = UNSET

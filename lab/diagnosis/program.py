@@ -20,6 +20,7 @@ from lab.core.ledger import Kind, Ledger, Phase, Transfer
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Flow, Place, Use
 from lab.diagnosis.remarks import Remark
+from lab.diagnosis.remedy import Remedy
 from lab.diagnosis.specs import Dims, axes_of_dims, spec_text
 from lab.diagnosis.varying import Variation
 from lab.hlo.buffers import LiveBuffer
@@ -198,6 +199,8 @@ class Program:
       offloaded: values that policies of `jax.checkpoint` ask to be moved to the host, by name.
       replicated: arguments that sharding constraints of the program replicate, by name; () where it was not traced.
       changes: of a program that does nothing but lay arguments out anew, each result, as it was and as it is; else ().
+      attempt: compiles the program with changes; None where only its text is at hand.
+      seconds: that it took to compile and to read.
     """
 
     ledger: Ledger
@@ -212,6 +215,8 @@ class Program:
     replicated: tuple[str, ...] = ()
     held: Callable[[], tuple[LiveBuffer, ...]] = tuple
     changes: tuple[Change, ...] = ()
+    attempt: Callable[[Remedy], Program] | None = None
+    seconds: float = 0.0
 
     @property
     def module(self) -> Module:
@@ -513,6 +518,7 @@ class Program:
         needed_bytes: Fraction | None = None,
         flops: Mapping[str, int] | None = None,
         accessed_bytes: int = 0,
+        remedy: Remedy = (),
     ) -> Finding:
         """The line of its largest transfer, where no other is given."""
         transfers = tuple(site.transfer for site in sites)
@@ -530,6 +536,7 @@ class Program:
             flops=flops or {},
             accessed_bytes=accessed_bytes,
             stack=stacks[0] if stacks else self._stacks.get(origin or "", ()),
+            remedy=remedy,
         )
 
 

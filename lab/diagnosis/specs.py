@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import takewhile
 from math import prod
 
 import numpy as np
@@ -38,6 +40,21 @@ def axes_of_dims(sharding: str, axes: Axes) -> Dims | None:
 def spec_text(dims: Dims) -> str:
     """`P('y', None, ('x', 'z'))`."""
     return "P(" + ", ".join("None" if not d else repr(d[0]) if len(d) == 1 else repr(d) for d in dims) + ")"
+
+
+def most_alike(name: str, others: Sequence[str]) -> int:
+    """Which of other names ends as this one does: `state[0]['w']` of those that `result[1]['w']` may belong to."""
+
+    def common(other: str) -> int:
+        ends = zip(reversed(name), reversed(other), strict=False)
+        return len(list(takewhile(lambda pair: pair[0] == pair[1], ends)))
+
+    return max(range(len(others)), key=lambda at: common(others[at]))
+
+
+def without(dims: Dims, axes: Sequence[str]) -> Dims:
+    """The same, no dim split over these axes."""
+    return tuple(tuple(name for name in names if name not in axes) for names in dims)
 
 
 def _from_tiles(found: re.Match[str], is_partly_replicated: bool, axes: Axes) -> Dims | None:

@@ -13,6 +13,7 @@ from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import LAYOUT, Place
 from lab.diagnosis.kinds.together import together
 from lab.diagnosis.program import Program, Site, sent
+from lab.diagnosis.remedy import PartitionableKeys, PinInstead, Remedy, ShardResult
 from lab.diagnosis.slices import ELEMENTWISE
 from lab.hlo.flops import operand_shapes
 from lab.hlo.shapes import arrays
@@ -131,7 +132,16 @@ def axis_order(program: Program) -> Iterator[Finding]:
                 "different devices",
                 site,
                 needed_bytes=Fraction(0),
+                remedy=_same_order(program, site),
             )
+
+
+def _same_order(program: Program, site: Site) -> Remedy:
+    """Results that are only the permuted value keep the order of the argument that they are made of."""
+    argument, uses = program.argument_behind(site), program.uses(site, ELEMENTWISE)
+    if argument is None or not argument.dims or not uses or any(use.instruction for use in uses):
+        return ()
+    return tuple(ShardResult(use.number, argument.dims) for use in uses)
 
 
 def _is_gathered_after(program: Program, site: Site) -> bool:
@@ -204,7 +214,15 @@ def padded(program: Program) -> Iterator[Finding]:
                     f"choose a multiple of {site.transfer.group_size}, or shard another dim",
                     site,
                     needed_bytes=sent([site]) * Fraction(held, whole),
+                    remedy=_another_dim(site, kept),
                 )
+
+
+def _another_dim(site: Site, kept: tuple[int, ...]) -> Remedy:
+    """The first dim that is a multiple of the axis, in place of the one that is split."""
+    parts, axes = site.transfer.group_size or 1, site.transfer.axes
+    even = next((at for at, size in enumerate(kept) if size % parts == 0), None)
+    return () if even is None or not axes else (PinInstead(site.op_name, (*((),) * even, axes)),)
 
 
 def random_numbers_moved(program: Program) -> Iterator[Finding]:
@@ -222,4 +240,5 @@ def random_numbers_moved(program: Program) -> Iterator[Finding]:
             "turn jax_threefry_partitionable on (JAX's default): each device then draws only its own part",
             *sites,
             needed_bytes=Fraction(0),
+            remedy=(PartitionableKeys(),),
         )

@@ -13,7 +13,9 @@ from lab.core.known import known
 from lab.core.units import count, exact
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import SCALES, Flow, Use, is_number_scale
-from lab.diagnosis.program import Program, Site, largest, operation, sent
+from lab.diagnosis.program import Program, Site, Wires, largest, operation, sent
+from lab.diagnosis.remedy import OrderDevices, PinArgument, PinBefore, Remedy
+from lab.diagnosis.specs import without
 from lab.hlo.shapes import arrays, bits
 from lab.hlo.text import Computation, Instruction
 from lab.meshes.axes import Axes
@@ -58,15 +60,22 @@ def on_slow_link(program: Program) -> Iterator[Finding]:
             f"order the mesh's axes {', '.join(order)}, and its devices host after host or slice after slice, so that "
             f"{first} spans these (jax.experimental.mesh_utils.create_hybrid_device_mesh)"
         )
-        yield program.finding("on_slow_link", sentence, advice, *crossing, needed_bytes=then)
+        remedy = OrderDevices(_devices_of(first, axes, domains), f"{first} outermost in the mesh")
+        yield program.finding("on_slow_link", sentence, advice, *crossing, needed_bytes=then, remedy=(remedy,))
 
 
 def _outermost(name: str, axes: Axes, domains: np.ndarray) -> np.ndarray:
     """The host or slice of each position of the mesh, were this axis its first and the devices one domain after
     another."""
+    return domains[list(_devices_of(name, axes, domains))]
+
+
+def _devices_of(name: str, axes: Axes, domains: np.ndarray) -> tuple[int, ...]:
+    """For each position of that mesh, the position that its device has now."""
     at = axes.names.index(name)
     sizes = (axes.sizes[at], *(size for number, size in enumerate(axes.sizes) if number != at))
-    return np.moveaxis(np.sort(domains).reshape(sizes), 0, at).reshape(-1)
+    sorted_by_domain = np.argsort(domains, kind="stable").reshape(sizes)
+    return tuple(map(int, np.moveaxis(sorted_by_domain, 0, at).reshape(-1)))
 
 
 def _sent_across(program: Program, domains: np.ndarray) -> dict[tuple[str, ...], Fraction]:
@@ -115,7 +124,31 @@ def not_neighbours(program: Program) -> Iterator[Finding]:
                 "make the mesh with jax.make_mesh or jax.experimental.mesh_utils.create_device_mesh, which follow "
                 "the torus"
             )
-            yield program.finding("not_neighbours", sentence, advice, *sites)
+            remedy = (OrderDevices(_by_wires(wires), "the devices in the order of jax.make_mesh"),)
+            yield program.finding("not_neighbours", sentence, advice, *sites, remedy=remedy)
+
+
+def on_links(program: Program) -> Fraction | None:
+    """Bytes that one device sends inside a slice of TPUs, each on every link that it passes from neighbour to neighbour
+    of the mesh; None where no torus is known."""
+    wires = program.locate() if program.sites else None
+    if wires is None or program.axes is None:
+        return None
+    hops = {
+        axis: Fraction(_hops(wires.stand, program.axes.groups((axis,)), wires.torus)).limit_denominator(1 << 16)
+        for axis in program.axes.names
+        if program.axes[axis] > 1
+    }
+    inside = [(site.transfer.axes or (), sent([site])) for site in program.sites if site.transfer.link != LinkName.DCN]
+    return sum((size * (hops[axes[0]] if len(axes) == 1 else 1) for axes, size in inside), Fraction(0))
+
+
+def _by_wires(wires: Wires) -> tuple[int, ...]:
+    """For each position of the mesh that JAX would make, the position that its device has now."""
+    left: dict[tuple[int, ...], list[int]] = {}
+    for position, where in enumerate(wires.stand):
+        left.setdefault(where, []).append(position)
+    return tuple(left[where].pop(0) for where in wires.arranged)
 
 
 def _hops(stand: tuple[tuple[int, ...], ...], groups: np.ndarray, torus: tuple[int, ...]) -> float:
@@ -139,7 +172,9 @@ def widened(program: Program) -> Iterator[Finding]:
             "cast what the transfer gives, not what it takes; where the compiler puts the transfer in, constrain the "
             "sharding of the narrow value (jax.lax.with_sharding_constraint), so that it comes before the cast"
         )
-        yield program.finding("widened", sentence, advice, *sites, needed_bytes=sent(sites) / 2)
+        yield program.finding(
+            "widened", sentence, advice, *sites, needed_bytes=sent(sites) / 2, remedy=_moved_narrow(program, sites)
+        )
 
 
 def sent_wide(program: Program) -> tuple[list[Site], str]:
@@ -153,6 +188,17 @@ def sent_wide(program: Program) -> tuple[list[Site], str]:
         f"{_at_least(sites, wide)}{count(moved, 'array')} of 16-bit floats {'is' if moved == 1 else 'are'} sent as "
         f"f32 in a step (the largest is {program.moved(largest(sites))})"
     )
+
+
+def _moved_narrow(program: Program, sites: list[Site]) -> Remedy:
+    """Arguments that are gathered, before they are widened."""
+    found: list[PinArgument] = []
+    for site in sites:
+        operand = program.moving(site) if site.kind == "all_gather" else None
+        argument = None if operand is None else program.argument_of(*operand)
+        if argument is not None and argument.dims:
+            found.append(PinArgument(argument.name, without(argument.dims, site.transfer.axes or ())))
+    return tuple(dict.fromkeys(found))
 
 
 def _at_least(sites: list[Site], wide: list[Site]) -> str:
@@ -225,7 +271,17 @@ def narrowed_after(program: Program) -> Iterator[Finding]:
             "pin the cast value to the sharding that it has before it is moved: jax.lax.with_sharding_constraint("
             f"x.astype({dtype}), the spec of x) and then to the one that is asked for"
         )
-        yield program.finding("narrowed_after", sentence, advice, *sites, needed_bytes=then)
+        yield program.finding(
+            "narrowed_after", sentence, advice, *sites, needed_bytes=then, remedy=_cast_before(program, sites)
+        )
+
+
+def _cast_before(program: Program, sites: list[Site]) -> Remedy:
+    """The cast value in the spec of the argument that it is made of, before the constraint that moves it."""
+    behind = [(site, program.argument_behind(site)) for site in sites]
+    return tuple(
+        PinBefore(site.op_name, (argument.dims,)) for site, argument in behind if argument is not None and argument.dims
+    )
 
 
 def _narrowed_to(program: Program, site: Site) -> str | None:

@@ -22,8 +22,10 @@ from lab.diagnosis.program import (
     shape_text,
     times,
 )
+from lab.diagnosis.remedy import Donate, FreeUnnamed, KeepDonated, PassConstants, ShardArgument, ShardResultsAlike
 from lab.diagnosis.slices import ELEMENTWISE, is_own_slice, own_slices
-from lab.hlo.shapes import arrays
+from lab.diagnosis.specs import most_alike
+from lab.hlo.shapes import Shape, arrays
 from lab.meshes.platforms import Platform
 
 # A counter or a vector of norms is held whole on purpose, and no one would split it.
@@ -51,7 +53,11 @@ def out_of_memory(program: Program) -> Iterator[Finding]:
         else f"take fewer sequences at once, or rematerialize: it is filled by {temporaries}; {arguments}"
     )
     yield program.finding(
-        "out_of_memory", room.sentence(memory.peak), advice, memory_bytes=memory.peak - room.usable_bytes
+        "out_of_memory",
+        room.sentence(memory.peak),
+        advice,
+        memory_bytes=memory.peak - room.usable_bytes,
+        remedy=(Donate(),),
     )
 
 
@@ -97,8 +103,18 @@ def held_whole(program: Program) -> Iterator[Finding]:
             "shard them like the arrays that they belong to: by out_shardings where they are made (optimizer state "
             "that is made under jit follows no sharding by itself), by in_shardings here"
         )
+        remedy = [
+            ShardArgument(one.name, twin.dims or ())
+            for one, _ in whole
+            if (twin := _split_twin(program, one)) is not None
+        ]
         yield program.finding(
-            "held_whole", sentence, advice, origin=_first_use(program, whole[0][0].place), memory_bytes=wasted
+            "held_whole",
+            sentence,
+            advice,
+            origin=_first_use(program, whole[0][0].place),
+            memory_bytes=wasted,
+            remedy=(*remedy, ShardResultsAlike()) if remedy else (),
         )
 
 
@@ -126,6 +142,13 @@ def updated_whole(program: Program) -> Iterator[Finding]:
         yield program.finding(
             "held_whole", sentence, advice, origin=_first_use(program, most.place), memory_bytes=held - held // devices
         )
+
+
+def _split_twin(program: Program, one: Argument) -> Argument | None:
+    """The split argument of the same shape whose name ends alike."""
+    axes = known(program.axes)
+    twins = [a for a in program.arguments if a.dims and any(a.dims) and a.whole(axes) == one.local.dims]
+    return twins[most_alike(one.name, [a.name for a in twins])] if twins else None
 
 
 def _kept(program: Program, argument: Argument) -> int:
@@ -168,6 +191,7 @@ def made_whole(program: Program) -> Iterator[Finding]:
             advice,
             origin=_first_line(program),
             memory_bytes=memory.outputs - memory.outputs // parts,
+            remedy=(ShardResultsAlike(),),
         )
 
 
@@ -176,16 +200,21 @@ def _first_line(program: Program) -> str | None:
     return next((place for i in instructions if (place := program.origin(i))), None)
 
 
-def array_constant(program: Program) -> Iterator[Finding]:
-    """An array closed over: part of the program, whole on every device, and in no argument's memory."""
+def closed_over(program: Program) -> list[tuple[Place, Shape]]:
+    """The large constants of a program."""
     constants = [
         Place(i, c) for c in program.module.computations.values() for i in c.instructions if i.opcode == "constant"
     ]
-    large = [
+    return [
         (place, shapes[0])
         for place in constants
         if (shapes := arrays(place.instruction.shape)) and shapes[0].bytes >= _SMALLEST_CONSTANT
     ]
+
+
+def array_constant(program: Program) -> Iterator[Finding]:
+    """An array closed over: part of the program, whole on every device, and in no argument's memory."""
+    large = closed_over(program)
     if large:
         total, shape = (
             sum(shape.bytes for _, shape in large),
@@ -200,7 +229,9 @@ def array_constant(program: Program) -> Iterator[Finding]:
             (line for place, _ in large if (line := program.origin(place.instruction) or _first_use(program, place))),
             None,
         )
-        yield program.finding("array_constant", sentence, advice, origin=origin, memory_bytes=total)
+        axes = [name for name, size in program.axes.shape.items() if size > 1] if program.axes else []
+        remedy = (PassConstants(axes[0]),) if axes else ()
+        yield program.finding("array_constant", sentence, advice, origin=origin, memory_bytes=total, remedy=remedy)
 
 
 def donation_unused(program: Program) -> Iterator[Finding]:
@@ -216,7 +247,12 @@ def donation_unused(program: Program) -> Iterator[Finding]:
         sentence = f"the donation of {_names(unused)} has no effect: {reason}, so that {exact(wasted)} B are held twice"
         advice = "give the output the sharding and dtype of the argument (out_shardings), or do not donate it"
         yield program.finding(
-            "donation_unused", sentence, advice, origin=_first_use(program, unused[0].place), memory_bytes=wasted
+            "donation_unused",
+            sentence,
+            advice,
+            origin=_first_use(program, unused[0].place),
+            memory_bytes=wasted,
+            remedy=(KeepDonated(),),
         )
 
 
@@ -270,7 +306,10 @@ def kept_whole(program: Program) -> Iterator[Finding]:
             f"backward pass then gathers them again, {exact(wire)} B a step more sent by each device, and only one "
             "layer's are whole at a time"
         )
-        yield program.finding("kept_whole", sentence, advice, *kept, memory_bytes=held, needed_bytes=wire)
+        remedy = tuple(FreeUnnamed(site.op_name) for site in kept) if is_replicated == kept else ()
+        yield program.finding(
+            "kept_whole", sentence, advice, *kept, memory_bytes=held, needed_bytes=wire, remedy=remedy
+        )
 
 
 def _gathered(program: Program, kept: list[Site]) -> str:

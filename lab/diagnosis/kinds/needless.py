@@ -11,6 +11,7 @@ from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import SCALES, Place, Use
 from lab.diagnosis.numbers import number_on
 from lab.diagnosis.program import Argument, Program, Site, sent
+from lab.diagnosis.remedy import Gather
 from lab.hlo.shapes import arrays
 
 _SMALLEST = 1024
@@ -32,7 +33,9 @@ def summed_to_gather(program: Program) -> Iterator[Finding]:
                 "use jax.lax.all_gather(x, axis, tiled=True); where its result must count as the same on all "
                 "devices, in a jax.shard_map with check_vma=False"
             )
-            yield program.finding("summed_to_gather", sentence, advice, site, needed_bytes=now / 2)
+            yield program.finding(
+                "summed_to_gather", sentence, advice, site, needed_bytes=now / 2, remedy=(Gather(site.op_name),)
+            )
 
 
 def _is_own_part(program: Program, site: Site) -> bool:

@@ -13,6 +13,7 @@ from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place, Use
 from lab.diagnosis.kinds.together import together
 from lab.diagnosis.program import Program, Site
+from lab.diagnosis.remedy import DropConstraint, PinOperand, ThroughIndices
 from lab.diagnosis.slices import ELEMENTWISE, is_known
 from lab.hlo.flops import operand_shapes
 from lab.hlo.shapes import arrays
@@ -71,7 +72,9 @@ def gathered_for_slice(program: Program) -> Iterator[Finding]:
             f"{program.moved(gather)} is gathered whole, {exact(gather.transfer.payload_bytes)} B, for {does} "
             f"along its sharded dim ({gather.primitive})"
         )
-        yield program.finding("gathered_for_slice", sentence, advice, *sites)
+        is_looped = bool(program.flow.loops(gather.place.computation))
+        remedy = () if is_looped else (ThroughIndices(gather.op_name),)
+        yield program.finding("gathered_for_slice", sentence, advice, *sites, remedy=remedy)
 
 
 def _is_part(program: Program, site: Site) -> bool:
@@ -120,7 +123,9 @@ def table_gathered(program: Program) -> Iterator[Finding]:
                 "shard the table and the tokens over different axes, or look up in jax.shard_map: mask the rows that "
                 "other devices hold, and psum"
             )
-            yield program.finding("table_gathered", sentence, advice, *sites)
+            is_asked = gather.primitive == "sharding_constraint"
+            kept = DropConstraint(gather.op_name) if is_asked else PinOperand(gather.op_name, 1, ())
+            yield program.finding("table_gathered", sentence, advice, *sites, remedy=(kept,))
 
 
 def _lookups(program: Program, site: Site) -> list[Instruction]:
@@ -181,6 +186,7 @@ def cotangents_gathered(program: Program) -> Iterator[Finding]:
                 *sites,
                 needed_bytes=(sites[0].transfer.executions or 1)
                 * wire_bytes(Kind.ALL_REDUCE, table, sites[0].transfer.group_size or 1),
+                remedy=(PinOperand(sites[0].op_name, None, ()),),
             )
 
 

@@ -13,6 +13,8 @@ from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place, Use
 from lab.diagnosis.kinds.together import together
 from lab.diagnosis.program import Argument, Program, Site, sent, times
+from lab.diagnosis.remedy import KeepLargeSide, Remedy, ShardArgument
+from lab.diagnosis.specs import without
 from lab.hlo.flops import operand_shapes
 from lab.hlo.shapes import arrays
 
@@ -54,8 +56,9 @@ def larger_side_gathered(program: Program) -> Iterator[Finding]:
                     else "output as well"
                 )
             )
+            remedy = (KeepLargeSide(gather.op_name, gather.transfer.axes or (), not _is_kept(gather, use)),)
             needed = sent([gather]) * Fraction(other + output, gathered)
-            yield program.finding("larger_side_gathered", sentence, advice, *sites, needed_bytes=needed)
+            yield program.finding("larger_side_gathered", sentence, advice, *sites, needed_bytes=needed, remedy=remedy)
 
 
 def _is_product(use: Use) -> bool:
@@ -96,7 +99,14 @@ def batch_dim_gathered(program: Program) -> Iterator[Finding]:
             "dim; with both split along the batch dim the product moves nothing"
         )
         advice = f"split {other.name} over {axis} along the batch dim (heads, say) as well"
-        yield program.finding("batch_dim_gathered", sentence, advice, site, needed_bytes=Fraction(0))
+        yield program.finding(
+            "batch_dim_gathered",
+            sentence,
+            advice,
+            site,
+            needed_bytes=Fraction(0),
+            remedy=_along_batch_dim(program, site, other),
+        )
 
 
 def _split_elsewhere(program: Program, site: Site) -> Argument | None:
@@ -111,6 +121,30 @@ def _split_elsewhere(program: Program, site: Site) -> Argument | None:
             if other and set(site.transfer.axes) <= {axis for names in other.dims or () for axis in names}:
                 return other
     return None
+
+
+def _along_batch_dim(program: Program, site: Site, other: Argument) -> Remedy:
+    """The other operand split where the gathered one is: along the same of the product's batch dims."""
+    dim, shape = site.gathered
+    over = site.transfer.axes or ()
+    for use in program.uses(site):
+        if use.opcode not in ("dot", "convolution"):
+            continue
+        ours = next((each for each in program.flow.uses(*other.place) if each.instruction is use.instruction), None)
+        at = followed(dim, shape, use.path)
+        if ours is None or at not in (batch := _batch_dims(use)):
+            continue
+        wanted = _batch_dims(ours)[batch.index(at)]
+        rank = len(other.local.dims)
+        for number in range(rank):
+            if followed(number, other.place.instruction.shape, ours.path) == wanted:
+                free = (*without(other.dims or (), over), *((),) * rank)[:rank]
+                return (
+                    ShardArgument(
+                        other.name, tuple((*names, *over) if n == number else names for n, names in enumerate(free))
+                    ),
+                )
+    return ()
 
 
 def experts_gathered(program: Program) -> Iterator[Finding]:
@@ -206,7 +240,8 @@ def heads_split_apart(program: Program) -> Iterator[Finding]:
             f"shard the key-value heads over a smaller axis, repeat them up to {devices} before the "
             f"product, or replicate their weights over {axis}"
         )
-        yield program.finding("heads_split_apart", sentence, advice, *sites)
+        replicated = dict.fromkeys(ShardArgument(each.name, without(each.dims or (), (axis,))) for each in weights)
+        yield program.finding("heads_split_apart", sentence, advice, *sites, remedy=tuple(replicated))
 
 
 def _column_weights(program: Program, site: Site) -> list[Argument]:

@@ -10,8 +10,9 @@ from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place, Use
 from lab.diagnosis.program import Program, Site, shape_text, times
 from lab.diagnosis.remarks import Remark
+from lab.diagnosis.remedy import FreeUnnamed, PinBefore, Remedy
 from lab.diagnosis.slices import ELEMENTWISE, own_slices
-from lab.diagnosis.specs import axes_of_dims, spec_text
+from lab.diagnosis.specs import axes_of_dims, spec_text, without
 from lab.hlo.flops import operand_shapes
 from lab.hlo.shapes import Shape, arrays
 
@@ -34,7 +35,9 @@ def rebuilt_whole(program: Program) -> Iterator[Finding]:
                 "reshard it in two steps, one axis at a time (each an all-to-all of about one shard), or give both "
                 "ends the same spec"
             )
-            yield program.finding("rebuilt_whole", sentence, advice, *chain)
+            yield program.finding(
+                "rebuilt_whole", sentence, advice, *chain, remedy=_in_steps(program, chain[0], remark)
+            )
 
 
 def constraint_undone(program: Program) -> Iterator[Finding]:
@@ -51,7 +54,14 @@ def constraint_undone(program: Program) -> Iterator[Finding]:
                 "None in a PartitionSpec means replicated: write P.UNCONSTRAINED for dims that the constraint is "
                 "not about, or drop the constraint"
             )
-            yield program.finding("constraint_undone", sentence, advice, *chain, needed_bytes=Fraction(0))
+            yield program.finding(
+                "constraint_undone",
+                sentence,
+                advice,
+                *chain,
+                needed_bytes=Fraction(0),
+                remedy=(FreeUnnamed(chain[0].op_name),),
+            )
 
 
 def _cut_again(program: Program) -> Iterator[tuple[list[Site], Shape]]:
@@ -102,6 +112,22 @@ def _remark(program: Program, site: Site) -> Remark | None:
     if operand is not None:
         names |= {i.op_name for i, _ in program.flow.back(*Place(*operand), through=_GATHERS) if i.op_name}
     return next((remark for remark in program.remarks if remark.op_name in names), None)
+
+
+def _in_steps(program: Program, site: Site, remark: Remark | None) -> Remedy:
+    """One axis at a time, those first that come first in the dim that they go to."""
+    if remark is None or program.axes is None:
+        return ()
+    before, after = (axes_of_dims(sharding, program.axes) for sharding in (remark.before, remark.after))
+    if not before or not after or len(before) != len(after):
+        return ()
+    steps, held = [], before
+    for at, names in enumerate(after):
+        for name in names:
+            held = tuple((*kept, name) if dim == at else kept for dim, kept in enumerate(without(held, (name,))))
+            steps.append(held)
+    moved = [step for step in steps if step not in (before, after)]
+    return (PinBefore(site.op_name, tuple(moved)),) if moved else ()
 
 
 def _way(program: Program, remark: Remark) -> str:

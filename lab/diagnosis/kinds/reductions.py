@@ -13,6 +13,7 @@ from lab.core.units import count, exact, listed
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place
 from lab.diagnosis.program import Argument, Program, Site, sent
+from lab.diagnosis.remedy import CompilerOption, ReduceOverLess, Scatter, ShardResult
 from lab.diagnosis.slices import ELEMENTWISE, own_slices
 from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Instruction
@@ -51,7 +52,10 @@ def reduced_twice(program: Program) -> Iterator[Finding]:
                 "drop the second (such as a pmean of a gradient in a jax.shard_map with check_vma=True, where JAX has "
                 "summed it already: divide by the axis size instead)"
             )
-            yield program.finding("reduced_twice", sentence, advice, first, site, needed_bytes=sent([first]))
+            remedy = (ReduceOverLess(site.op_name, site.transfer.axes or ()),) if site.is_written else ()
+            yield program.finding(
+                "reduced_twice", sentence, advice, first, site, needed_bytes=sent([first]), remedy=remedy
+            )
 
 
 def _name(place: Place) -> tuple[str, str]:
@@ -114,7 +118,10 @@ def reduced_for_nothing(program: Program) -> Iterator[Finding]:
                 f"leave {', '.join(alike)} out of the reduction; if JAX inserted it, keep check_vma=True on the "
                 "jax.shard_map, or use inputs that no axis shards outside of it"
             )
-            yield program.finding("reduced_for_nothing", sentence, advice, site, needed_bytes=_over(site, rest_size))
+            remedy = (ReduceOverLess(site.op_name, tuple(alike)),) if site.is_written else ()
+            yield program.finding(
+                "reduced_for_nothing", sentence, advice, site, needed_bytes=_over(site, rest_size), remedy=remedy
+            )
 
 
 def _over(site: Site, devices: int) -> Fraction:
@@ -142,6 +149,7 @@ def not_scattered(program: Program) -> Iterator[Finding]:
                     "use jax.lax.psum_scatter: it sends half the bytes",
                     site,
                     needed_bytes=sent([site]) / 2,
+                    remedy=(Scatter(site.op_name),),
                 )
 
 
@@ -163,7 +171,9 @@ def left_whole(program: Program) -> Iterator[Finding]:
             f"LIBTPU_INIT_ARGS=--{T1_FLAG}=true before JAX starts keeps most reduce-scatters (lab explain T1), as does "
             f'compiler_options={{"{T1_FLAG}": "true"}} of a Lowered\'s compile'
         )
-        yield program.finding("not_scattered", sentence, advice, *sites, needed_bytes=now / 2)
+        yield program.finding(
+            "not_scattered", sentence, advice, *sites, needed_bytes=now / 2, remedy=(CompilerOption(T1_FLAG, "true"),)
+        )
 
 
 def _is_cut_into_shards(program: Program, site: Site) -> bool:
@@ -176,11 +186,13 @@ def given_back_whole(program: Program) -> Iterator[Finding]:
     """A sum in the backward pass over an axis that an argument of the same shape is split over, which the program gives
     back whole: its gradient."""
     found: dict[str, list[tuple[Site, Shape]]] = {}
+    remedies: dict[str, list[ShardResult]] = {}
     for site in program.inserted:
         if site.kind == "all_reduce" and site.phase == Phase.BACKWARD and site.transfer.payload_bytes >= _SMALLEST:
-            for shape in _given_back(program, site):
+            for number, shape in _given_back(program, site):
                 if twin := _twin(program, site, shape, found):
                     found.setdefault(program.named(twin), []).append((site, shape))
+                    remedies.setdefault(program.named(twin), []).append(ShardResult(number, twin.dims or ()))
     for name, whole in found.items():
         sites, held = [site for site, _ in whole], sum(shape.bytes for _, shape in whole)
         over = listed(site.transfer.span for site in sites)
@@ -190,16 +202,24 @@ def given_back_whole(program: Program) -> Iterator[Finding]:
         )
         advice = f"give it the argument's sharding in out_shardings: {_SCATTERED[program.may_be_cpus]}"
         kept = 1 if program.may_be_cpus else Fraction(1, 2)
+        remedy = tuple(remedies[name])
         yield program.finding(
-            "given_back_whole", sentence, advice, *sites, memory_bytes=held, needed_bytes=kept * sent(sites)
+            "given_back_whole",
+            sentence,
+            advice,
+            *sites,
+            memory_bytes=held,
+            needed_bytes=kept * sent(sites),
+            remedy=remedy,
         )
 
 
-def _given_back(program: Program, site: Site) -> list[Shape]:
-    """What the program gives back of a sum, laid out as it is then: itself, or the stack that a loop puts it into."""
+def _given_back(program: Program, site: Site) -> list[tuple[int, Shape]]:
+    """The result that is a sum, by its number and laid out as it is then: itself, or the stack that a loop puts it
+    into."""
     ends = [use for use in program.uses(site, frozenset({"dynamic-update-slice"})) if use.opcode is None]
     paths = [[arrays(i.shape)[0] for i in use.path if not i.shape.startswith("(")] for use in ends[:1]]
-    return [path[-1] if path else site.result for path in paths]
+    return [(ends[0].number, path[-1] if path else site.result) for path in paths]
 
 
 def _twin(program: Program, site: Site, shape: Shape, told: Container[str]) -> Argument | None:

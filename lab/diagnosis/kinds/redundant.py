@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
@@ -9,8 +10,13 @@ from math import prod
 from lab.core.known import known
 from lab.core.units import bytes_text, scaled
 from lab.diagnosis.finding import Finding
+from lab.diagnosis.flow import Place
 from lab.diagnosis.program import Program, dtype_of_product, times
-from lab.hlo.flops import Work
+from lab.diagnosis.remedy import Remedy, ShardArgument, ShardResult
+from lab.diagnosis.slices import ELEMENTWISE
+from lab.hlo.flops import Work, operand_shapes
+from lab.hlo.shapes import arrays
+from lab.hlo.text import Instruction
 from lab.hlo.walk import Visit
 
 # Splitting takes a message more, some microseconds. 1e8 FLOPs take one at 1e14 a second, a MiB is read in less: below
@@ -83,7 +89,53 @@ def _finding(
         origin=_line(program, products),
         flops={dtype: work - work // devices for dtype, work in (flops or {}).items()},
         accessed_bytes=accessed_bytes - accessed_bytes // devices,
+        remedy=_split(program, axes, [visit for visit, _ in products]),
     )
+
+
+def _split(program: Program, axes: tuple[str, ...], visits: list[Visit]) -> Remedy:
+    """Of each product of arguments the first even dim that it keeps, of the argument with most rows, and of the result
+    where that is given back."""
+    found = [change for visit in visits for change in _split_product(program, axes, visit)]
+    return tuple(dict.fromkeys(found))
+
+
+def _split_product(program: Program, axes: tuple[str, ...], visit: Visit) -> Iterator[ShardArgument | ShardResult]:
+    product, parts = Place(visit.instruction, visit.computation), prod(known(program.axes)[axis] for axis in axes)
+    if visit.instruction.opcode != "dot":
+        return
+    batch, kept = _kept_dims(visit.instruction, "lhs"), [_free_dims(product, side) for side in (0, 1)]
+    for side in (0, 1):
+        place = program.operand(product, side)
+        argument = None if place is None else program.argument_of(*place)
+        if argument is None or argument.dims is None or place is None or argument.place != program.flow.source(*place):
+            continue
+        even = [dim for dim in kept[side] if argument.local.dims[dim] % parts == 0]
+        if not even or argument.local.dims != arrays(place.instruction.shape)[0].dims:
+            continue
+        rank = len(argument.local.dims)
+        dims = (*argument.dims, *((),) * rank)[:rank]
+        yield ShardArgument(
+            argument.name, tuple((*names, *axes) if d == even[0] else names for d, names in enumerate(dims))
+        )
+        at = len(batch) + kept[side].index(even[0]) + (len(kept[0]) if side else 0)
+        for use in program.flow.uses(*product, ELEMENTWISE):
+            if use.instruction is None:
+                yield ShardResult(use.number, (*((),) * at, axes))
+        return
+
+
+def _kept_dims(product: Instruction, side: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d{1,9}", product.braced(f"{side}_batch_dims") or "")]
+
+
+def _free_dims(product: Place, side: int) -> list[int]:
+    """Dims of an operand that are neither summed over nor shared with the other."""
+    name = ("lhs", "rhs")[side]
+    summed = re.findall(r"\d{1,9}", product.instruction.braced(f"{name}_contracting_dims") or "")
+    shapes = operand_shapes(*product)
+    taken = {*map(int, summed), *_kept_dims(product.instruction, name)}
+    return [dim for dim in range(len(shapes[side].dims)) if dim not in taken] if side < len(shapes) else []
 
 
 def _line(program: Program, products: Sequence[tuple[Visit, Work]]) -> str | None:

@@ -10,6 +10,8 @@ from lab.diagnosis.flow import Place
 from lab.diagnosis.invariant import is_invariant, loop_of
 from lab.diagnosis.kinds.accumulation import trips
 from lab.diagnosis.program import Program, Site, largest, sent, times
+from lab.diagnosis.remedy import PinArgument, Remedy
+from lab.diagnosis.specs import without
 from lab.hlo.text import Computation
 
 _KINDS = ("all_gather", "all_reduce", "all_to_all", "collective_permute")
@@ -55,7 +57,12 @@ def _finding(program: Program, sites: list[Site], often: int) -> Finding:
         "jax.lax.with_sharding_constraint(w, P()), outside of any jax.checkpoint of the loop's body"
     )
     return program.finding(
-        "repeated_in_loop", sentence, advice, *sites, needed_bytes=sent(sites) / often if often else None
+        "repeated_in_loop",
+        sentence,
+        advice,
+        *sites,
+        needed_bytes=sent(sites) / often if often else None,
+        remedy=_gathered_first(program, sites),
     )
 
 
@@ -82,7 +89,8 @@ def gathered_twice(program: Program) -> Iterator[Finding]:
                 "gather it before its first use: x = jax.lax.with_sharding_constraint(x, a spec without "
                 f"{sites[0].transfer.span}), and use that; it is whole on every device until the last use"
             )
-            yield program.finding("gathered_twice", sentence, advice, *sites, needed_bytes=once)
+            remedy = _gathered_first(program, sites)
+            yield program.finding("gathered_twice", sentence, advice, *sites, needed_bytes=once, remedy=remedy)
 
 
 def _value(program: Program, site: Site) -> tuple[str, str] | None:
@@ -98,3 +106,14 @@ def _value(program: Program, site: Site) -> tuple[str, str] | None:
         if maker is not None and maker.opcode == "parameter":
             return c.name, f"{maker.name} {i.attribute('index')}"
     return (last.computation.name, last.instruction.name) if last.instruction.opcode != "constant" else None
+
+
+def _gathered_first(program: Program, sites: list[Site]) -> Remedy:
+    """Arguments that are gathered, pinned without the axes that they are gathered over."""
+    found: list[PinArgument] = []
+    for site in sites:
+        argument = program.argument_of(*operand) if (operand := program.moving(site)) else None
+        if site.kind != "all_gather" or argument is None or argument.dims is None:
+            return ()
+        found.append(PinArgument(argument.name, without(argument.dims, site.transfer.axes or ())))
+    return tuple(dict.fromkeys(found))

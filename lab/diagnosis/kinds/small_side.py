@@ -10,7 +10,9 @@ from lab.core.units import exact
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.kinds.together import together
 from lab.diagnosis.program import Argument, Program, Site
+from lab.diagnosis.remedy import ShardArgument
 from lab.diagnosis.slices import ELEMENTWISE, is_cut
+from lab.diagnosis.specs import without
 
 _FAR_SMALLER = 16
 _MOST = 100
@@ -33,7 +35,15 @@ def cut_for_small(program: Program) -> Iterator[Finding]:
             )
             if program.is_differentiated:
                 advice += "; its gradient is then summed by one all-reduce, as many bytes as a scatter and a gather"
-            yield program.finding("cut_for_small", sentence, advice, *sites, needed_bytes=Fraction(0))
+            whole = without(small.dims or (), sites[0].transfer.axes or ())
+            yield program.finding(
+                "cut_for_small",
+                sentence,
+                advice,
+                *sites,
+                needed_bytes=Fraction(0),
+                remedy=(ShardArgument(small.name, whole),),
+            )
 
 
 def _whole_bytes(program: Program, argument: Argument) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.kinds.together import together
 from lab.diagnosis.program import Program, Site, operation, times
+from lab.diagnosis.remedy import OnEachDevice, Remedy
 from lab.hlo.shapes import arrays
 
 _SHARD_MAP = (
@@ -81,7 +82,19 @@ def unsplit_operation(program: Program) -> Iterator[Finding]:
             f"{does}: {program.moved(gather)} is gathered, {factor} its shard, and every device computes all of "
             f"it{_top_k(program, gather)}"
         )
-        yield program.finding("unsplit_operation", sentence, ADVICE.get(name, ADVICE[gather.primitive]), *sites)
+        yield program.finding(
+            "unsplit_operation",
+            sentence,
+            ADVICE.get(name, ADVICE[gather.primitive]),
+            *sites,
+            remedy=_on_each_device(program, gather),
+        )
+
+
+def _on_each_device(program: Program, gather: Site) -> Remedy:
+    operand = program.moving(gather)
+    argument = None if operand is None else program.argument_of(*operand)
+    return (OnEachDevice(gather.op_name, argument.dims),) if argument is not None and argument.dims else ()
 
 
 def grouped_convolution(program: Program) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from lab.report.diagnosis import (
     evidence,
     gaps,
     not_shown,
+    proof_text,
     remark_text,
     step_lines,
     verdict,
@@ -121,6 +122,7 @@ def _finding(number: int, finding: Finding) -> Markup:
         *[element("p", waste, class_="note") for waste in (waste_text(finding),) if waste],
         element("p", f"Try: {finding.advice}"),
         _stack(finding.stack),
+        *[element("p", f"{told[0].upper()}{told[1:]}", class_="note") for told in (proof_text(finding),) if told],
         class_="finding",
     )
 

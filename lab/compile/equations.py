@@ -1,0 +1,161 @@
+"""The equations of a traced program: found by the names that compiled text has for them, and evaluated with changes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.extend import source_info_util
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+Edit = Callable[[Any, Sequence[Any]], Sequence[Any]]
+"""What stands in place of an equation: from it and its operands to its results."""
+CONSTRAINT = "sharding_constraint"
+# What stands in names of instructions for the calls around them, beside jit(..) and shard_map.
+_AROUND = re.compile(r"(?:while/(?:body|cond)|cond/branch_\d+_fun|closed_call|checkpoint|remat\d*|core_call)/")
+_PASSES = frozenset(
+    """convert_element_type transpose reshape broadcast_in_dim squeeze expand_dims copy mul add sub div neg cos sin tanh
+    exp log max min integer_pow pvary""".split()
+)
+
+
+@dataclass(frozen=True)
+class Equation:
+    """Attributes: name: as in compiled text, without the calls around it; inside: the program that it stands in."""
+
+    name: str
+    equation: Any
+    inside: Any
+
+    @property
+    def primitive(self) -> str:
+        return str(self.equation.primitive.name)
+
+
+def equations(jaxpr: Any, above: str = "") -> Iterator[Equation]:
+    """All of a program, those of inner programs after the one that holds them."""
+    for eqn in jaxpr.eqns:
+        stack = "".join(f"{part}/" for part in (above.rstrip("/"), str(eqn.source_info.name_stack)) if part)
+        yield Equation(_AROUND.sub("", f"{stack}{eqn.primitive.name}"), eqn, jaxpr)
+        name = eqn.primitive.name
+        level = f"jit({eqn.params['name']})/" if name in ("jit", "pjit") else f"{name}/" if name == "shard_map" else ""
+        for _, inner in _inner(eqn):
+            yield from equations(_open(inner), stack + level)
+
+
+def named(jaxpr: Any, op_name: str) -> list[Equation]:
+    """The equations that compiled text calls `jit(step)/...`: several where a Python loop has traced them."""
+    name = _AROUND.sub("", op_name.partition("/")[2])
+    return [each for each in equations(jaxpr) if each.name == name]
+
+
+def constraint_at(found: Equation) -> Equation | None:
+    """A sharding constraint: the equation itself, the nearest that its result meets, or one that makes its operand."""
+    if found.primitive == CONSTRAINT:
+        return found
+    met, made = set(map(id, found.equation.outvars)), set(map(id, found.equation.invars))
+    for eqn in found.inside.eqns[found.inside.eqns.index(found.equation) + 1 :]:
+        if any(id(v) in met for v in eqn.invars):
+            if eqn.primitive.name == CONSTRAINT:
+                return Equation(CONSTRAINT, eqn, found.inside)
+            met |= set(map(id, eqn.outvars)) if eqn.primitive.name in _PASSES else set()
+    makers = (eqn for eqn in found.inside.eqns if any(id(v) in made for v in eqn.outvars))
+    return next((Equation(CONSTRAINT, eqn, found.inside) for eqn in makers if eqn.primitive.name == CONSTRAINT), None)
+
+
+def evaluated(
+    jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], edits: Mapping[int, Edit], is_as_traced: bool = True
+) -> list[Any]:
+    """The results of a program, with edits in place of the equations of these ids.
+
+    Args:
+      is_as_traced: under the configuration that its equations were traced with, else under the present one.
+    """
+    values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
+    for eqn in jaxpr.eqns:
+        operands = [v.val if isinstance(v, Literal) else values[v] for v in eqn.invars]
+        stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
+        with (
+            source_info_util.user_context(eqn.source_info.traceback, name_stack=stack),
+            eqn.ctx.manager if is_as_traced else nullcontext(),
+        ):
+            results = _results(eqn, operands, edits, is_as_traced)
+        values.update(zip(eqn.outvars, results, strict=True))
+    return [v.val if isinstance(v, Literal) else values[v] for v in jaxpr.outvars]
+
+
+def _results(eqn: Any, operands: list[Any], edits: Mapping[int, Edit], is_as_traced: bool) -> Sequence[Any]:
+    if id(eqn) in edits:
+        return edits[id(eqn)](eqn, operands)
+    touched = [(name, inner) for name, inner in _inner(eqn) if not is_as_traced or _has(inner, edits)]
+    if not touched:
+        return bound(eqn, operands)
+
+    def anew(inner: Any) -> Callable[..., list[Any]]:
+        return lambda *args: evaluated(_open(inner), getattr(inner, "consts", ()), args, edits, is_as_traced)
+
+    if eqn.primitive.name == "shard_map":
+        given = eqn.params
+        mapped = jax.shard_map(
+            anew(given["jaxpr"]),
+            mesh=given["mesh"],
+            in_specs=tuple(given["in_specs"]),
+            out_specs=list(given["out_specs"]),
+            axis_names=set(given["newly_manual_axes" if "newly_manual_axes" in given else "manual_axes"]),
+            check_vma=False,  # An edit may give the same value by what JAX does not know to be the same.
+        )
+        return list(mapped(*operands))
+    params = dict(eqn.params)
+    for name, inner in touched:
+        traced = jax.make_jaxpr(anew(inner))(*(v.aval for v in _open(inner).invars))
+        params[name] = _put(params[name], inner, traced if isinstance(inner, ClosedJaxpr) else _open(traced))
+    return bound(eqn.replace(params=params), operands)
+
+
+def bound(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
+    """The results of an equation as it is; sums whose result is known to be the same on all devices as other sums, for
+    where JAX is not told to check that."""
+    if eqn.primitive.name == "psum_invariant":
+        return list(jax.lax.psum(tuple(operands), eqn.params["axes"]))
+    found = eqn.primitive.bind(*operands, **eqn.primitive.get_bind_params(eqn.params))
+    return list(found) if eqn.primitive.multiple_results else [found]
+
+
+def replaced(jaxpr: Any, change: Callable[[Any], Any]) -> Any:
+    """A program with its equations' parameters changed, those of inner programs as well."""
+
+    def anew(value: Any) -> Any:
+        if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
+            return type(value)(map(anew, value))
+        return replaced(value, change) if isinstance(value, Jaxpr | ClosedJaxpr) else change(value)
+
+    inner = _open(jaxpr)
+    eqns = [e.replace(params={name: anew(value) for name, value in e.params.items()}) for e in inner.eqns]
+    changed = inner.replace(eqns=eqns)
+    return ClosedJaxpr(changed, jaxpr.consts) if isinstance(jaxpr, ClosedJaxpr) else changed
+
+
+def _open(jaxpr: Any) -> Any:
+    return getattr(jaxpr, "jaxpr", jaxpr)
+
+
+def _inner(eqn: Any) -> Iterator[tuple[str, Any]]:
+    """The programs that an equation calls, by the parameters that hold them."""
+    for name, value in eqn.params.items():
+        for each in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(each, Jaxpr | ClosedJaxpr):
+                yield name, each
+
+
+def _has(inner: Any, edits: Mapping[int, Edit]) -> bool:
+    return any(id(each.equation) in edits for each in equations(_open(inner)))
+
+
+def _put(value: Any, inner: Any, traced: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return type(value)(_put(each, inner, traced) for each in value)
+    return traced if value is inner else value
