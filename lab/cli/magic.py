@@ -71,8 +71,8 @@ def _inspect(asked: tuple[InteractiveShell, str], mesh: TypedAxes | None, target
     if target:
         from lab.compile.on_target import moved_to
 
-        (args, named), on = moved_to(target, mesh, name, (args, named))
-    if named:
+        program, args, on = moved_to(target, mesh, name, program, args, named)
+    elif named:
         program = partial(program, **named)
     found = diagnosis.of(read_built(lambda _: nullcontext(), name, program, args, on, target))
     print_text(diagnosis_text(found))

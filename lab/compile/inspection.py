@@ -111,7 +111,7 @@ def read_program(
     program = _of_jax(program)
     began = time.perf_counter()
     # Group ids count positions of the mesh that the arguments lie on, whatever mesh was offered.
-    own, offered = _mesh((*jax.tree.leaves(args), *_placed(program))), _axes(mesh)
+    own, offered = mesh_of((*jax.tree.leaves(args), *_placed(program))), _axes(mesh)
     if args or offered is None or own is None or own.size == offered.size:
         mesh = own or mesh
     remarks: list[Remark] = []
@@ -244,7 +244,7 @@ def _read(
     remarks: tuple[Remark, ...],
     source: str,
 ) -> Program:
-    mesh = mesh if mesh is not None else _mesh(compiled.placed)
+    mesh = mesh if mesh is not None else mesh_of(compiled.placed)
     text, axes = compiled.text, _axes(mesh)
     # A program of one device is no program on the mesh of its arguments.
     axes = None if axes is not None and axes.size > 1 and compiled.devices == 1 else axes
@@ -387,7 +387,7 @@ def _wires(mesh: Any) -> Wires | None:
     return Wires(torus, tuple(tuple(d.coords) for d in devices), tuple(tuple(d.coords) for d in best.flat))
 
 
-def _mesh(leaves: Iterable[Any]) -> Any:
+def mesh_of(leaves: Iterable[Any]) -> Any:
     """The mesh of the first named sharding among arrays or shardings that has devices."""
     import jax
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
+from lab.compile import inspection, shapes_only, sources
 from lab.meshes.axes import Axes, TypedAxes
 from lab.meshes.backends import make_mesh, prepare
 from lab.meshes.devices import typed
@@ -16,16 +18,21 @@ from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target
 
 
-def moved_to(target: Target, given: TypedAxes | None, name: str, args: Any) -> tuple[Any, Mesh]:
-    """Arrays without values on a mesh of the target, split as they are, and this mesh; what is no array stays.
+def moved_to(
+    target: Target, given: TypedAxes | None, name: str, program: Any, args: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[Any, tuple[Any, ...], Mesh]:
+    """A function and its arguments, these as shapes on a mesh of the target, split as they are, and this mesh.
+
+    Where the target has as many devices as the mesh of the arguments, meshes that the function closes over are taken
+    for that of the target.
 
     Args:
       given: axes, where they have other sizes there, or no argument names any; by default those of the arguments, or of
         the mesh in force.
     Raises:
-      UsageError: no axes are known, or there are not as many devices.
+      UsageError: no axes are known, or there are not as many devices; or the function raises.
     """
-    axes = given or _axes(args)
+    axes = given or _axes((args, named))
     if axes is None:
         raise UsageError(f"{name}: no argument lies on a mesh; name its axes, such as --mesh data=8")
     with _started():
@@ -44,7 +51,12 @@ def moved_to(target: Target, given: TypedAxes | None, name: str, args: Any) -> t
         placed = NamedSharding(mesh, sharding.spec) if isinstance(sharding, NamedSharding) else None
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed, weak_type=leaf.weak_type)
 
-    return jax.tree.map(moved, args), mesh
+    shapes, shapes_named = jax.tree.map(moved, (args, named))
+    if given is None and hasattr(program, "trace") and inspection.mesh_of(jax.tree.leaves((args, named))):
+        with sources.users_code(name):
+            lowered = shapes_only.lowered_for(program.trace(*args, **named), mesh)
+        return lowered, (*shapes, shapes_named), mesh
+    return partial(program, **shapes_named) if named else program, shapes, mesh
 
 
 def _axes(args: Any) -> TypedAxes | None:

@@ -280,6 +280,25 @@ def callbacks_compile() -> Iterator[None]:
         yield
 
 
+def lowered_for(traced: Any, mesh: Any) -> jax.stages.Lowered:
+    """Lowered on the meshes that a function and its arguments name, and compiled for the devices of another that has as
+    many."""
+    devices = tuple(mesh.devices.flat)
+    platform = "cuda" if devices[0].platform == Platform.GPU else devices[0].platform
+    with ExitStack() as stack:
+        _replaced(stack, mlir.ModuleContext, get_backend=lambda *_, **__: devices[0].client)
+        lowered: jax.stages.Lowered = LOWER(traced, lowering_platforms=(platform,))
+    lowering: Any = lowered._lowering
+    for name in ("in_shardings", "out_shardings"):
+        lowering.compile_args[name] = tuple(
+            NamedSharding(mesh, each.spec) if isinstance(each, NamedSharding) else each
+            for each in lowering.compile_args[name]
+        )
+    lowering.compile_args["backend"] = devices[0].client
+    lowering._device_list = pxla._create_device_list(devices)
+    return lowered
+
+
 def put_module(lowered: jax.stages.Lowered, exported: Any) -> None:
     """Has a lowered call of an exported function compile to what the function was lowered to, as if it were not
     called by another."""

@@ -25,7 +25,11 @@ def step(w, *, x):
     return jnp.sum((x @ w) ** 2, axis=0)
 
 called = False
-fixed = jax.jit(lambda w: w.sum(), out_shardings=NamedSharding(mesh, P()))
+
+@jax.jit
+def fixed(w):
+    jax.debug.print("{}", w[0, 0])
+    return jax.lax.with_sharding_constraint(w.sum(axis=0), NamedSharding(mesh, P()))
 """
 NOTEBOOK = """
 import json, sys
@@ -55,7 +59,8 @@ def notebook(tmp_path_factory):
         "%lab inspect step",
         "%lab inspect step(w, x=y)",
         "%lab inspect step(w, x=x) --target cpu:4",
-        "%lab inspect fixed(w) --target gpu:h100:1x8",
+        *["%lab inspect fixed(w) --target gpu:h100:1x8"] * plugins.installed("gpu"),
+        *["%lab inspect fixed(w) --target gpu:h100:2x8 --mesh data=8,model=2"] * plugins.installed("gpu"),
         "%lab explain widened",
         "%lab inspect absent.hlo",
     ]
@@ -89,9 +94,16 @@ def test_inside_a_cell_it_stands_where_it_was_asked(notebook):
 
 @pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
 def test_arrays_of_eight_cpus_are_shapes_on_the_axes_of_sixteen_gpus(notebook):
-    (found,) = (found for cell, found in notebook.items() if "--mesh data=8,model=2" in cell)
+    found = notebook["%lab inspect step(w, x=x) --target gpu:h100:2x8 --mesh data=8,model=2"]
     assert "step: 16 devices, mesh data=8,model=2, gpu:h100:2x8" in found["out"]
     assert "reduce" in found["out"] and not found["err"]
+
+
+@pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
+def test_a_function_that_closes_over_its_mesh_compiles_for_as_many_gpus(notebook):
+    found = notebook["%lab inspect fixed(w) --target gpu:h100:1x8"]
+    assert "fixed: 8 devices, mesh data=4,model=2, gpu:h100:1x8" in found["out"] and "NVLink" in found["out"]
+    assert not found["err"]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +112,10 @@ def test_arrays_of_eight_cpus_are_shapes_on_the_axes_of_sixteen_gpus(notebook):
         ("step", "lab: step: found no arguments; expected a call, such as %lab inspect step(params, batch)"),
         ("step(w, x=y)", "name 'y' is not defined"),
         ("step(w, x=x) --target cpu:4", "its arguments lie on mesh data=4,model=2, and target cpu:4 has 4 devices"),
-        ("fixed(w) --target gpu:h100:1x8", "the function names a mesh of its own: make it of the target's devices"),
+        (
+            "fixed(w) --target gpu:h100:2x8 --mesh data=8,model=2",
+            "the function names a mesh of its own: make it of the target's devices",
+        ),
         ("absent.hlo", "absent.hlo: no such file"),
     ],
 )
