@@ -1,4 +1,4 @@
-"""Whether a program does nothing but lay its arguments out anew, by what JAX has traced."""
+"""Which results of a program are arguments laid out anew, by what JAX has traced."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ _CALLS = frozenset({"jit", "pjit", "closed_call", "core_call"})
 
 
 def changes(jaxpr: Any, before: Sequence[Any], after: Sequence[Any], axes: Axes | None) -> tuple[Change, ...]:
-    """Each result with its placement as an argument and as it is given back; () where a result is no argument, or a
-    placement is not one over whole axes of the mesh.
+    """Of each result that is an argument, as it was placed and as it is; of those placed over whole axes of the mesh.
 
     Args:
       before, after: the shardings of arguments and of results, in their order.
     """
     given, results = jaxpr.jaxpr.invars, _origins(jaxpr.jaxpr, list(range(len(jaxpr.jaxpr.invars))))
-    if axes is None or None in results or len(before) != len(given) or len(after) != len(results):
+    if axes is None or len(before) != len(given) or len(after) != len(results):
         return ()
     pairs = ((number, sharding) for number, sharding in zip(results, after, strict=True) if number is not None)
-    found = [_change(given[number].aval, before[number], sharding, axes) for number, sharding in pairs]
-    return tuple(change for change in found if change is not None) if None not in found else ()
+    found = (_change(given[number].aval, before[number], sharding, axes) for number, sharding in pairs)
+    return tuple(change for change in found if change is not None)
 
 
 def _origins(jaxpr: Any, given: Sequence[int | None]) -> list[int | None]:

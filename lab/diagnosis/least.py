@@ -1,5 +1,5 @@
-"""Proofs that a program sends the least that it can: it sends nothing, it only lays arguments out anew, or each of its
-transfers is one that a strategy demands, and none is there twice."""
+"""Proofs that a program sends the least that it can: it sends nothing; its results are arguments that take as much to
+be laid out anew; or each of its transfers is one that a strategy demands, and none is there twice."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ def least(program: Program) -> str | None:
 
 
 def _of_changes(program: Program) -> str | None:
+    """Whatever else it gives, these it has to move."""
     if program.axes is None or not program.changes:
         return None
     moved = [change for change in program.changes if change.before != change.after]
@@ -76,7 +77,7 @@ def _of_strategy(program: Program) -> str | None:
     gathered = {demand.weight.number for demand in demands if demand.gathered_for}
     summed = {demand.weight.number for demand in demands if not demand.gathered_for}
     demanded = sum((demand.wire_bytes for demand in demands), sent(numbers))
-    if None in found or not summed or not gathered <= summed or demanded != program.ledger.totals().wire_bytes:
+    if not summed or not gathered <= summed or demanded != program.ledger.totals().wire_bytes:
         return None
     axes = [name for name in program.axes.names if any(name in demand.axes for demand in demands)]
     gradients = f"each of {count(len(summed), 'gradient')} is summed once"

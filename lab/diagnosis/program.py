@@ -198,7 +198,7 @@ class Program:
       held: gives the temporaries of the fullest moment, the largest first; none where no compiler is at hand.
       offloaded: values that policies of `jax.checkpoint` ask to be moved to the host, by name.
       replicated: arguments that sharding constraints of the program replicate, by name; () where it was not traced.
-      changes: of a program that does nothing but lay arguments out anew, each result, as it was and as it is; else ().
+      changes: results that are arguments, as they were placed and as they are; () of a text alone.
       attempt: compiles the program with changes; None where only its text is at hand.
       seconds: that it took to compile and to read.
     """
