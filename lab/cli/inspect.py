@@ -64,11 +64,7 @@ class _OfScripts(click.Command):
     default=100,
     help="Of a script: how many calls on several devices to follow, 100 by default.",
 )
-@click.option(
-    "--prove/--no-prove",
-    default=True,
-    help="Whether to try what findings advise, by compiling the changed program: in at most the time of the compile.",
-)
+@options.prove
 @options.html
 @options.as_json
 @click.pass_context

@@ -59,8 +59,9 @@ def lab(shell: InteractiveShell, line: str) -> None:
 @click.command("inspect")
 @options.typed_mesh
 @options.target(f"What to compile for: {options.TARGET_FORMS}. By default the devices of the arguments.")
+@options.prove
 @click.pass_obj
-def _inspect(asked: tuple[InteractiveShell, str], mesh: TypedAxes | None, target: Target | None) -> None:
+def _inspect(asked: tuple[InteractiveShell, str], mesh: TypedAxes | None, target: Target | None, prove: bool) -> None:
     from IPython.display import display
 
     from lab.report.html import notebook, reports
@@ -74,7 +75,7 @@ def _inspect(asked: tuple[InteractiveShell, str], mesh: TypedAxes | None, target
         program, args, on = moved_to(target, mesh, name, program, args, named)
     elif named:
         program = partial(program, **named)
-    found = diagnosis.of(read_built(lambda _: nullcontext(), name, program, args, on, target))
+    found = diagnosis.of(read_built(lambda _: nullcontext(), name, program, args, on, target), prove=prove)
     print_text(diagnosis_text(found))
     display({"text/html": notebook.page_html(reports.inspection([found]))}, raw=True)  # type: ignore[no-untyped-call]
 

@@ -156,6 +156,11 @@ html = click.option(
     type=OUTPUT_FILE,
     help="Also write a report for a browser, in one file that needs no network.",
 )
+prove = click.option(
+    "--prove/--no-prove",
+    default=True,
+    help="Whether to try what findings advise, by compiling the changed program: in at most the time of the compile.",
+)
 save = click.option("--save", metavar="FILE", type=OUTPUT_FILE, help="Also write the JSON to a file.")
 
 

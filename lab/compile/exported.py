@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,7 +13,7 @@ from jax import export
 from jax.sharding import AxisType, Mesh, SingleDeviceSharding
 
 from lab.compile import shapes_only
-from lab.compile.saved import Saved
+from lab.compile.saved import Saved, read_bytes
 from lab.meshes.axes import Axes, TypedAxes
 from lab.meshes.errors import UsageError, one_line
 from lab.meshes.platforms import Platform
@@ -135,7 +134,7 @@ def _axes(function: export.Exported, text: str) -> TypedAxes | None:
 
 
 def _deserialized(source: str) -> export.Exported:
-    content = bytearray(Path(source).read_bytes())
+    content = bytearray(read_bytes(source))
     while True:
         try:
             return export.deserialize(content)

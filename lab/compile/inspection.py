@@ -137,14 +137,14 @@ def _attempted(
     Raises:
       NotApplicable: the change cannot be made, or does not compile.
     """
-    from lab.compile import remedies
+    from lab.compile import remedies, shapes_only
 
     if found is None:
         raise NotApplicable("a compiled program cannot be changed; give the function and its arguments")
     remarks: list[Remark] = []
     try:
-        lowered, mesh, options = remedies.changed(found, mesh, remedy)
-        with heard(remarks):
+        with shapes_only.callbacks_compile(), heard(remarks):
+            lowered, mesh, options = remedies.changed(found, mesh, remedy)
             compiled = (
                 _Compiled.of_dump(lowered, (), options)
                 if until_dumped

@@ -36,6 +36,16 @@ def saved_as(source: str) -> Saved | None:
         return Saved.EXECUTABLE if content[:1] == _PICKLE and content.find(_EXECUTABLE) > 0 else None
 
 
+def read_bytes(source: str) -> bytes:
+    """Raises:
+    UsageError: it cannot be read.
+    """
+    try:
+        return Path(source).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{source}: cannot be read ({error.strerror})") from None
+
+
 def executable(source: str, devices: Sequence[Any]) -> Compiled:
     """What `pickle.dump(serialize(compiled), file)` saved, on the devices that it was compiled for. As any pickle, it
     may run code.
@@ -46,7 +56,9 @@ def executable(source: str, devices: Sequence[Any]) -> Compiled:
     from jax.experimental.serialize_executable import deserialize_and_load
 
     try:
-        found: Any = pickle.loads(Path(source).read_bytes())
+        found: Any = pickle.loads(read_bytes(source))
+    except UsageError:
+        raise
     except Exception as error:
         found = f"{type(error).__name__}: {one_line(error)}"
     if not (isinstance(found, tuple | list) and len(found) == 3 and isinstance(found[0], bytes)):

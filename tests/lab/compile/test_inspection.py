@@ -192,6 +192,21 @@ def test_a_step_that_prints_compiles_for_devices_that_only_compile():
     assert [(t.kind, t.payload_bytes) for t in lab.inspect(step, rows).transfers] == [("all_reduce", 8)]
 
 
+@ahead_of_time_gpu
+def test_what_is_advised_of_a_step_that_prints_is_tried_too():
+    def step(w, x):
+        jax.debug.print("{}", x[0, 0])
+        return w - x.T @ (x @ w)
+
+    mesh = mesh_on("gpu:h100:1x4", data=4)
+    w, x = (
+        jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, PartitionSpec(*spec)))
+        for shape, spec in [((128, 256), (None, "data")), ((64, 128), ("data",))]
+    )
+    said = str(lab.diagnose(step, w, x, target="gpu:h100:1x4"))
+    assert "tried: " in said and "not tried" not in said
+
+
 def runs_on_the_mesh(mesh):
     with jax.set_mesh(mesh):
         return product, (jax.random.key(0),)
