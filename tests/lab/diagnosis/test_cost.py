@@ -10,6 +10,7 @@ from lab.diagnosis.cost import Load, flops_per_s, seconds
 from lab.meshes.hardware import chip
 from lab.meshes.platforms import LinkName
 from lab.report.diagnosis import finding_text
+from lab.report.html import reports
 from tests.lab.diagnosis.diagnosing import kinds, wasted
 from tests.lab.diagnosis.test_memory import diagnosis, program
 
@@ -181,4 +182,12 @@ def test_of_an_exchange_over_two_hosts_of_four_four_of_seven_messages_leave_a_ho
     whole = 7 * 4 * SUMMED / 8
     assert (step.seconds["NVLink 4"], step.seconds["NDR InfiniBand"]) == pytest.approx(
         (whole * 3 / 7 / NVLINK, whole * 4 / 7 / 50e9)
+    )
+
+
+def test_a_page_says_what_is_wasted_and_lists_remarks_after_the_findings():
+    page = reports.inspection([diagnosed(text().replace(f"f32[{SUMMED}]", "f32[65536]"))])
+    assert "1 finding and 1 remark" in page and "shares of the step are of 556 us, the least that it takes" in page
+    assert page.index("waste: 412.3 GFLOP of bf16, 417 us: 75 % of the step") < page.index(
+        "Remark: reduced_for_nothing"
     )
