@@ -3,14 +3,18 @@
 from dataclasses import replace
 
 import pytest
+from jax.sharding import PartitionSpec as P
 
+from lab.compile import inspection
 from lab.core.ledger import Memory
 from lab.diagnosis import cost
 from lab.diagnosis.cost import Load, flops_per_s, seconds
 from lab.meshes.hardware import chip
 from lab.meshes.platforms import LinkName
+from lab.meshes.targets import parse_target
 from lab.report.diagnosis import finding_text
 from lab.report.html import reports
+from tests.cases.compiling import array, compiled, cpu
 from tests.lab.diagnosis.diagnosing import kinds, wasted
 from tests.lab.diagnosis.test_memory import diagnosis, program
 
@@ -191,3 +195,18 @@ def test_a_page_says_what_is_wasted_and_lists_remarks_after_the_findings():
     assert page.index("waste: 412.3 GFLOP of bf16, 417 us: 75 % of the step") < page.index(
         "Remark: reduced_for_nothing"
     )
+
+
+@pytest.mark.compiles
+def test_the_flops_that_are_wasted_are_those_that_a_split_spares_by_xlas_own_count():
+    mesh = cpu(data=2, tensor=4)
+
+    def product(*spec):
+        args = array(mesh, (1024, 512), *spec), array(mesh, (512, 512))
+        built = compiled(mesh, lambda x, w: x @ w, *args, out=P(*spec))
+        read = inspection.read_program(built, args, mesh, parse_target("cpu:8"), source="product")
+        return diagnosis.of(read), built.cost_analysis()["flops"]
+
+    (told, before), (better, after) = product("data"), product(("data", "tensor"))
+    (finding,) = told.findings
+    assert kinds(better) == [] and finding.flops == {"f32": before - after} == {"f32": 3 * 2 * 512**3 // 4}
