@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,10 +16,12 @@ from lab.cli.programs import CompilerEnded, Script, programs
 from lab.cli.progress import stages
 from lab.cli.refusals import UNUSABLE, refuse
 from lab.compile import sources
-from lab.compile.other_process import other_process
+from lab.compile.other_process import Call, Stage, other_process
 from lab.compile.saved import saved_as
 from lab.compile.script import is_script
 from lab.core.files import write_whole
+from lab.diagnosis.proof import Measured, proven
+from lab.diagnosis.remedy import NotApplicable, Remedy
 from lab.meshes.axes import TypedAxes
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target
@@ -95,22 +98,19 @@ def inspect(
     if any(map(_is_built, given)):
         # So that XLA says where it finds no way between two shardings; what it says is caught.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    diagnoses: list[diagnosis.Diagnosis] = []
+    studied: list[tuple[str, int, diagnosis.Diagnosis]] = []
     refusals = []
-    with stages() as stage, other_process(stage) as call:
-        for source in given:
-            try:
+    with stages() as stage:
+        with other_process(stage) as call:
+            for source in given:
                 try:
-                    diagnoses += programs(source, mesh, target, stage, call, partial(diagnosis.of, prove=prove), script)
-                except CompilerEnded:
-                    if not prove:
+                    those = _diagnosed(source, mesh, target, stage, call, script, prove)
+                    studied += [(source, which, each) for which, each in enumerate(those)]
+                except UsageError as refusal:
+                    if len(given) == 1 or not _is_built(source):
                         raise
-                    of = partial(diagnosis.of, why_not="the process ended while it compiled a change")
-                    diagnoses += programs(source, mesh, target, stage, call, of, script)
-            except UsageError as refusal:
-                if len(given) == 1 or not _is_built(source):
-                    raise
-                refusals.append(refusal)  # The other programs may do.
+                    refusals.append(refusal)  # The other programs may do.
+        diagnoses = [_tried(source, which, each, mesh, target, stage, script) for source, which, each in studied]
     for each in refusals:
         refuse(each)
     if not diagnoses:
@@ -137,6 +137,48 @@ def inspect(
             f"{unseen[0].ledger.source}: {unseen[0].unknown_axes}; without it --fail-on cannot pass a program"
         )
     return 0
+
+
+def _diagnosed(
+    source: str,
+    mesh: TypedAxes | None,
+    target: Target | None,
+    stage: Stage,
+    call: Call,
+    script: Script,
+    prove: bool,
+) -> list[diagnosis.Diagnosis]:
+    try:
+        return programs(source, mesh, target, stage, call, partial(diagnosis.of, prove=prove), script)
+    except CompilerEnded:
+        if not prove:
+            raise
+        # It may be a change that XLA aborts at.
+        of = partial(diagnosis.of, why_not="the process ended while it compiled the program or a change of it")
+        return programs(source, mesh, target, stage, call, of, script)
+
+
+def _tried(
+    source: str,
+    which: int,
+    found: diagnosis.Diagnosis,
+    mesh: TypedAxes | None,
+    target: Target | None,
+    stage: Stage,
+    script: Script,
+) -> diagnosis.Diagnosis:
+    """With the remedies tried that the process which compiled the program was too busy for."""
+    if found.trial is None:
+        return found
+
+    def attempt(remedy: Remedy) -> Measured:
+        with other_process(stage) as alone:
+            try:
+                return programs(source, mesh, target, stage, alone, Measured.of, script, remedy, which)[0]
+            except UsageError as refusal:
+                raise NotApplicable(str(refusal)) from None
+
+    return replace(found, findings=proven(found.findings, found.trial, attempt), trial=None)
 
 
 def _is_built(source: str) -> bool:

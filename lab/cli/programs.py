@@ -16,6 +16,7 @@ from lab.core.known import known
 from lab.core.note import Note, NoteKind
 from lab.core.room import Room
 from lab.diagnosis.program import Program
+from lab.diagnosis.remedy import NotApplicable, Remedy
 from lab.meshes.axes import Axes, TypedAxes
 from lab.meshes.backends import make_mesh, prepare, target_devices
 from lab.meshes.errors import UsageError
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class NotAppliedThere(UsageError):
+    """NotApplicable, on its way from another process."""
 
 
 class CompilerEnded(UsageError):
@@ -63,19 +68,27 @@ def programs(
     call: Call,
     of: Callable[[Program], T],
     script: Script = Script(),
+    remedy: Remedy = (),
+    which: int | None = None,
 ) -> list[T]:
     """What `of` makes of them: one of a text or of a function, one a module of a dump's folder, one a function of a
     script. What is not compiled yet is built and compiled in another process, with `of`.
 
+    Args:
+      remedy: changes that are made to a function before it is compiled.
+      which: of a script's functions, to see this one alone.
     Raises:
+      NotApplicable: no such change can be made.
       UsageError: a text cannot be read; a function cannot be built or compiled, or ends the process.
     """
     if not source:
         raise UsageError("SOURCE is empty; expected a compiled text, the folder of an XLA dump, or file.py:build")
     if is_script(source) and target is not None and mesh is None:
         with other_process(stage) as alone:  # A script may change anything.
-            return _elsewhere(alone, source, _of_script, source, script, target, of)
+            return _elsewhere(alone, source, _of_script, source, script, target, of, remedy, which)
     if saved := saved_as(source):
+        if remedy:
+            raise NotApplicable("it was lowered before; give the function and its arguments")
         how = _of_export if saved == Saved.EXPORT else _of_executable
         return _elsewhere(call, source, how, source, mesh, target, of)
     if not sources.is_program(source):
@@ -89,7 +102,7 @@ def programs(
             "--target alone where it makes its own of jax.devices()"
         )
     return _elsewhere(
-        call, source, _of_builder, source, mesh, target or parse_target(f"cpu:{known(mesh).axes.size}"), of
+        call, source, _of_builder, source, mesh, target or parse_target(f"cpu:{known(mesh).axes.size}"), of, remedy
     )
 
 
@@ -98,6 +111,8 @@ def _elsewhere(
 ) -> list[T]:
     try:
         return call(function, *args, **named)
+    except NotAppliedThere as refusal:
+        raise NotApplicable(str(refusal)) from None
     except ProcessEnded as how:
         raise CompilerEnded(
             f"{source}: its process {how}; expected a program that builds and compiles (what XLA or the program said "
@@ -106,7 +121,12 @@ def _elsewhere(
 
 
 def _of_builder(
-    stage: Stage, source: str, given: TypedAxes | None, target: Target, of: Callable[[Program], T]
+    stage: Stage,
+    source: str,
+    given: TypedAxes | None,
+    target: Target,
+    of: Callable[[Program], T],
+    remedy: Remedy = (),
 ) -> list[T]:
     prepare([target])  # Before the user's code imports JAX.
     from lab.compile import shapes_only
@@ -121,7 +141,7 @@ def _of_builder(
             axes = given or TypedAxes(Axes.of({"devices": len(devices)}))
             mesh = typed(make_mesh(target, axes.axes), axes.explicit)
             function, args = sources.program(source, build, mesh)
-        program = read_built(stage, source, function, args, mesh, target)
+        program = read_built(stage, source, function, args, mesh, target, remedy=remedy)
     if target.platform == Platform.GPU and target.chip and sources.names_memory_kinds(build):
         program = replace(program, ledger=replace(program.ledger, notes=(*program.ledger.notes, _NO_MEMORY_KINDS)))
     with stage(f"diagnosing {source}"):
@@ -163,14 +183,23 @@ def _of_executable(
         return [of(program)]
 
 
-def _of_script(stage: Stage, source: str, script: Script, target: Target, of: Callable[[Program], T]) -> list[T]:
+def _of_script(
+    stage: Stage,
+    source: str,
+    script: Script,
+    target: Target,
+    of: Callable[[Program], T],
+    remedy: Remedy = (),
+    which: int | None = None,
+) -> list[T]:
     prepare([target])
     with stage(f"following {source}"):
         devices = target_devices(target)
         found = followed(source, script.arguments, devices, _usable_bytes(target), script.most_calls)
     shown = chosen(source, found, script.functions)
     said = note(found, shown)
-    return [_called(stage, f"{source}:{each.name}", each, said, target, of) for each in shown]
+    some = shown if which is None else shown[which : which + 1]
+    return [_called(stage, f"{source}:{each.name}", each, said, target, of, remedy) for each in some]
 
 
 def _usable_bytes(target: Target) -> int | None:
@@ -178,8 +207,18 @@ def _usable_bytes(target: Target) -> int | None:
     return room.usable_bytes if room else None
 
 
-def _called(stage: Stage, name: str, called: Called, said: str, target: Target, of: Callable[[Program], T]) -> T:
-    program = read_built(stage, name, called.program, called.args, None, target, called.traced)
+def _called(
+    stage: Stage,
+    name: str,
+    called: Called,
+    said: str,
+    target: Target,
+    of: Callable[[Program], T],
+    remedy: Remedy,
+) -> T:
+    # What is changed is not compiled as it was.
+    function = called.traced if remedy else called.program
+    program = read_built(stage, name, function, called.args, None, target, called.traced, remedy)
     ledger = replace(program.ledger, notes=(*program.ledger.notes, said))
     with stage(f"diagnosing {name}"):
         return of(replace(program, ledger=ledger, remarks=(*called.remarks, *program.remarks)))
@@ -193,6 +232,7 @@ def read_built(
     mesh: Any,
     target: Target | None,
     traced: Any = None,
+    remedy: Remedy = (),
 ) -> Program:
     """Lowers, compiles and reads a program in this process.
 
@@ -200,7 +240,17 @@ def read_built(
       traced: what it was lowered or compiled from, where it is at hand.
     Raises:
       UsageError: it raises, or XLA does not compile it.
+      NotAppliedThere: the remedy cannot be applied.
     """
+    until_dumped = target is not None and target.platform == Platform.TPU
+    if remedy:
+        with stage(f"trying a change of {source}"), sources.users_code(source):
+            try:
+                return inspection.read_changed(
+                    function, args, mesh, target, remedy, source=source, until_dumped=until_dumped, traced=traced
+                )
+            except NotApplicable as refusal:
+                raise NotAppliedThere(str(refusal)) from None
 
     @contextmanager
     def shown(name: str) -> Iterator[None]:
@@ -219,6 +269,6 @@ def read_built(
         target,
         source=source,
         stage=shown,
-        until_dumped=target is not None and target.platform == Platform.TPU,
+        until_dumped=until_dumped,
         traced=traced,
     )

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from lab.compile import constraints, offloads, redistributed, sources
 from lab.core.known import known
@@ -81,7 +81,8 @@ _NO_ARRAY = re.compile(
 )
 _PARTITIONS = re.compile(r"num_partitions=(\d+)")
 FINISHED_S = 5.0
-"""Machine code for TPUs takes many times as long as all before it: that of programs up to here is made meanwhile."""
+"""Machine code for TPUs takes many times as long as all before it, which cannot be stopped: longer programs leave the
+process too busy for another."""
 Stage = Callable[[str], AbstractContextManager[None]]
 """What goes on around `lowering`, `compiling` and `reading` a program, by that name."""
 
@@ -121,17 +122,36 @@ def read_program(
         read = _read(compiled, args, mesh, target, tuple(remarks), source)
     seconds = time.perf_counter() - began
     found = compiled.stage if traced is None else traced
-    attempt = partial(_attempted, found, mesh, target, source, until_dumped)
-    return replace(read, attempt=_refused if until_dumped and seconds > FINISHED_S else attempt, seconds=seconds)
+    attempt = partial(_changed, found, mesh, target, source, until_dumped)
+    is_busy = until_dumped and seconds > FINISHED_S
+    return replace(read, attempt=attempt, seconds=seconds, is_tried_elsewhere=is_busy)
 
 
-def _refused(_: Remedy) -> NoReturn:
-    raise NotApplicable("the compiler for TPUs goes on with the program itself, which would slow this one down")
-
-
-def _attempted(
-    found: Any, mesh: Any, target: Target | None, source: str, until_dumped: bool, remedy: Remedy
+def read_changed(
+    program: Any,
+    args: tuple[Any, ...],
+    mesh: Any,
+    target: Target | None,
+    remedy: Remedy,
+    *,
+    source: str,
+    until_dumped: bool = False,
+    traced: Any = None,
 ) -> Program:
+    """As `read_program`, of the changed program alone.
+
+    Raises:
+      NotApplicable: the change cannot be made, or does not compile.
+    """
+    import jax
+
+    mesh = _mesh(jax.tree.leaves(args)) or mesh
+    with jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else nullcontext():
+        found = _of_jax(_traced(program, args, source)) if traced is None else traced
+    return _changed(found, mesh, target, source, until_dumped, remedy)
+
+
+def _changed(found: Any, mesh: Any, target: Target | None, source: str, until_dumped: bool, remedy: Remedy) -> Program:
     """A changed program, compiled for the same target by the same road.
 
     Raises:

@@ -171,6 +171,8 @@ def _pin_argument(program: _Program, change: changes.PinArgument) -> None:
 
 
 def _shard_result(program: _Program, change: changes.ShardResult) -> None:
+    if change.number >= len(program.out):
+        raise NotApplicable(f"it has no result {change.number}")
     _check_divides(program.jaxpr.out_avals[change.number].shape, change.dims, program.mesh)
     program.out[change.number] = program.placed(change.dims)
 

@@ -19,7 +19,7 @@ from lab.diagnosis.least import least
 from lab.diagnosis.notes import notes
 from lab.diagnosis.orders import why_axes_are_unknown
 from lab.diagnosis.program import Program
-from lab.diagnosis.proof import proven, untried
+from lab.diagnosis.proof import Trial, proven_here, untried
 from lab.diagnosis.table import findings
 from lab.hlo.read import collector_paused
 
@@ -37,6 +37,7 @@ class Diagnosis:
       at_peak: the largest temporaries of the fullest moment, where they are known.
       step: what it takes at least, by which findings are ordered; None where nobody looked for them.
       least: why no program that does the same sends less, where that is proven.
+      trial: for who tries the remedies of findings, where that is still to do.
     """
 
     ledger: Ledger
@@ -46,6 +47,7 @@ class Diagnosis:
     at_peak: tuple[HeldBuffer, ...] = ()
     step: Step | None = None
     least: str | None = None
+    trial: Trial | None = None
 
     @property
     def unknown_axes(self) -> str | None:
@@ -110,8 +112,9 @@ def of(program: Program, prove: bool = False, why_not: str = "") -> Diagnosis:
         return bare
     with collector_paused():
         found, step = priced(program, findings(program))
-    if prove:
-        found = proven(program, found)
+    later = Trial.of(program) if prove and program.is_tried_elsewhere else None
+    if prove and later is None:
+        found = proven_here(program, found)
     elif why_not:
         found = untried(found, why_not)
     with collector_paused():
@@ -123,4 +126,5 @@ def of(program: Program, prove: bool = False, why_not: str = "") -> Diagnosis:
             holding.at_peak(program),
             step,
             None if any(finding.cost.wire_bytes for finding in found) else least(program),
+            later,
         )

@@ -200,6 +200,7 @@ class Program:
       replicated: arguments that sharding constraints of the program replicate, by name; () where it was not traced.
       changes: results that are arguments, as they were placed and as they are; () of a text alone.
       attempt: compiles the program with changes; None where only its text is at hand.
+      is_tried_elsewhere: changed, it is better compiled in another process.
       seconds: that it took to compile and to read.
     """
 
@@ -216,6 +217,7 @@ class Program:
     held: Callable[[], tuple[LiveBuffer, ...]] = tuple
     changes: tuple[Change, ...] = ()
     attempt: Callable[[Remedy], Program] | None = None
+    is_tried_elsewhere: bool = False
     seconds: float = 0.0
 
     @property

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from lab.core.known import known
@@ -27,75 +27,111 @@ _TRUE_IF_IT_PAYS = frozenset({"on_slow_link", "larger_side_gathered"})
 """Kinds that say what another way would send: they are true if it does."""
 
 
-def proven(program: Program, found: Sequence[Finding]) -> tuple[Finding, ...]:
+@dataclass(frozen=True)
+class Measured:
+    """What one device of a program does in a step, and what each part of that takes at full rates [s]."""
+
+    sums: Sums
+    seconds: Mapping[str, float]
+
+    @classmethod
+    def of(cls, program: Program) -> Measured:
+        found = sums(program)
+        return cls(found, _seconds(program, found))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What it takes to try remedies, wherever changed programs are compiled.
+
+    Attributes:
+      before: of the program as it is.
+      compile_s: that it took to compile and to read.
+      room: of its chip; None where that is not known.
+    """
+
+    before: Measured
+    compile_s: float
+    room: Room | None
+
+    @classmethod
+    def of(cls, program: Program) -> Trial:
+        return cls(Measured.of(program), program.seconds, Room.of(program.target))
+
+    @property
+    def budget_s(self) -> float:
+        return max(self.compile_s, LEAST_S)
+
+
+Attempt = Callable[[Remedy], Measured]
+"""What a changed program does; raises NotApplicable."""
+
+
+def proven(found: Sequence[Finding], trial: Trial, attempt: Attempt) -> tuple[Finding, ...]:
     """The findings with what became of their remedies, the first ones tried first: alone where all of them can be tried
     in the time that the program took to compile, else together.
 
     A finding whose sentence is about the remedy, and which is not borne out, is left out.
     """
-    if program.attempt is None:
-        return untried(found, A_TEXT)
     remedies = {number: finding.remedy for number, finding in enumerate(found) if finding.remedy}
-    proofs = _alone(program, found, remedies) if _have_time(program, remedies) else _together(program, found, remedies)
+    have_time = len(remedies) * trial.compile_s <= trial.budget_s
+    proofs = (_alone if have_time else _together)(found, remedies, trial, attempt)
     judged = [
         _judged(finding, proofs.get(number, Proof(not_tried=TAKES_AN_EDIT))) for number, finding in enumerate(found)
     ]
     return tuple(finding for finding in judged if finding is not None)
 
 
+def proven_here(program: Program, found: Sequence[Finding]) -> tuple[Finding, ...]:
+    """With the compiler of this process, if it has one."""
+    if program.attempt is None:
+        return untried(found, A_TEXT)
+    attempt = program.attempt
+    return proven(found, Trial.of(program), lambda remedy: Measured.of(attempt(remedy)))
+
+
 def untried(found: Sequence[Finding], why: str) -> tuple[Finding, ...]:
     return tuple(replace(finding, proof=Proof(remedy_text(finding.remedy), not_tried=why)) for finding in found)
 
 
-def _budget_s(program: Program) -> float:
-    return max(program.seconds, LEAST_S)
-
-
-def _have_time(program: Program, remedies: dict[int, Remedy]) -> bool:
-    return len(remedies) * program.seconds <= _budget_s(program)
-
-
-def _alone(program: Program, found: Sequence[Finding], remedies: dict[int, Remedy]) -> dict[int, Proof]:
+def _alone(
+    found: Sequence[Finding], remedies: Mapping[int, Remedy], trial: Trial, attempt: Attempt
+) -> dict[int, Proof]:
+    """As many as there is time for, the worst in any case."""
     proofs: dict[int, Proof] = {}
-    before, began = sums(program), time.perf_counter()
+    began = time.perf_counter()
     for number, remedy in remedies.items():
-        is_late = time.perf_counter() - began + program.seconds > _budget_s(program)
+        is_late = time.perf_counter() - began + trial.compile_s > trial.budget_s
         late = Proof(remedy_text(remedy), not_tried=NO_TIME)
-        proofs[number] = late if proofs and is_late else _tried(program, before, [found[number]], remedy)
+        proofs[number] = late if proofs and is_late else _tried([found[number]], remedy, trial, attempt)
     return proofs
 
 
-def _together(program: Program, found: Sequence[Finding], remedies: dict[int, Remedy]) -> dict[int, Proof]:
-    """One compile of all, and one of the worst alone where that does not pay and there is time."""
-    before, began = sums(program), time.perf_counter()
+def _together(
+    found: Sequence[Finding], remedies: Mapping[int, Remedy], trial: Trial, attempt: Attempt
+) -> dict[int, Proof]:
+    """One compile of all; where they cannot be made at once, of the worst."""
     joint = tuple(dict.fromkeys(change for remedy in remedies.values() for change in remedy))
-    proof = _tried(program, before, [found[number] for number in remedies], joint)
-    if proof.pays:
-        return {
-            number: replace(proof, remedy=remedy_text(remedy), together=len(remedies) - 1)
-            for number, remedy in remedies.items()
-        }
-    why = NO_TIME if proof.after is None else NO_USE
-    late = {number: Proof(remedy_text(remedy), not_tried=why) for number, remedy in remedies.items()}
-    if time.perf_counter() - began + program.seconds <= _budget_s(program):
-        worst = next(iter(remedies))
-        late[worst] = _tried(program, before, [found[worst]], remedies[worst])
-    return late
+    proof = _tried([found[number] for number in remedies], joint, trial, attempt)
+    if proof.after is None:
+        return _alone(found, remedies, trial, attempt)
+    each = replace(proof, together=len(remedies) - 1) if proof.pays else Proof(not_tried=NO_USE)
+    return {number: replace(each, remedy=remedy_text(remedy)) for number, remedy in remedies.items()}
 
 
-def _tried(program: Program, before: Sums, of: Sequence[Finding], remedy: Remedy) -> Proof:
+def _tried(of: Sequence[Finding], remedy: Remedy, trial: Trial, attempt: Attempt) -> Proof:
     try:
-        changed = known(program.attempt)(remedy)
+        changed = attempt(remedy)
     except NotApplicable as refusal:
         return Proof(remedy_text(remedy), not_tried=str(refusal))
-    after = sums(changed)
-    now, then = _seconds(program, before), _seconds(changed, after)
+    before, after = trial.before.sums, changed.sums
+    now, then = trial.before.seconds, changed.seconds
     is_faster = sum(then.values()) < sum(now.values()) and _is_less_done(of, before, after)
     # What is held and no longer need be was also read, which is not counted of constants.
     beside = [sum(taken for part, taken in parts.items() if part != MEMORY) for parts in (now, then)]
     is_about_memory = any(finding.memory_bytes for finding in of)
     is_smaller = is_about_memory and _held(after, before) < 0 and beside[1] <= (1 + _SLOWER) * beside[0]
-    pays = is_smaller or (is_faster and _has_room(program, before, after))
+    pays = is_smaller or (is_faster and _has_room(trial.room, before, after))
     return Proof(remedy_text(remedy), before, after, pays)
 
 
@@ -140,9 +176,8 @@ def _seconds(program: Program, of: Sums) -> Mapping[str, float]:
     return {part: float(passed) * taken if part == torus else taken for part, taken in parts.items()}
 
 
-def _has_room(program: Program, before: Sums, after: Sums) -> bool:
+def _has_room(room: Room | None, before: Sums, after: Sums) -> bool:
     """Where the chip is not known, memory may grow by what is sent less, and by a trifle."""
-    room = Room.of(program.target)
     if room is None or before.memory is None or after.memory is None:
         return _held(after, before) <= max(before.wire_bytes - after.wire_bytes, Fraction(before.memory or 0) / 100)
     return room.fits(after.memory) or not room.fits(before.memory)

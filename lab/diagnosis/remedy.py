@@ -271,8 +271,14 @@ class NotApplicable(Exception):
     """Why no program can make a change, in a line."""
 
 
+_SHOWN = 2
+
+
 def remedy_text(remedy: Sequence[Change]) -> str:
-    return " and ".join(dict.fromkeys(map(str, remedy)))
+    """The first of its changes, and how many more there are."""
+    told = list(dict.fromkeys(map(str, remedy)))
+    more = [f"{len(told) - _SHOWN} more changes like these"] * (len(told) > _SHOWN + 1)
+    return " and ".join([*(told[:_SHOWN] if more else told), *more])
 
 
 def _operation(equation: str) -> str:
