@@ -145,7 +145,7 @@ def read_changed(
     """
     import jax
 
-    mesh = _mesh(jax.tree.leaves(args)) or mesh
+    mesh = mesh_of(jax.tree.leaves(args)) or mesh
     with jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else nullcontext():
         found = _of_jax(_traced(program, args, source)) if traced is None else traced
     return _changed(found, mesh, target, source, until_dumped, remedy)
