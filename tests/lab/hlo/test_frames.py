@@ -36,7 +36,7 @@ StackFrames
 6 {{file_location_id=5 parent_frame_id=6}}
 7 {{file_location_id=9 parent_frame_id=7}}
 8 {{file_location_id=3}}
-9 {{file_location_id=1 parent_frame_id=99}}
+9 {{file_location_id=1 parent_frame_id=12}}
 10 {{file_location_id=6}}
 11 {{file_location_id=1 parent_frame_id=11}}
 

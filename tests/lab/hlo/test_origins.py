@@ -67,6 +67,12 @@ def test_a_wrapper_far_outside_does_not_stand_for_a_line_that_is_clear():
     assert labels(*stacks) == ["mlp.py:8", "mlp.py:9"]
 
 
+def test_a_wrapper_around_the_shown_line_is_not_left():
+    inner = [f"{EINSUM} < attention.py:{line} query < attention.py:{line + 9} attention" for line in (12, 13)]
+    stacks = [f"{one} < util.py:3 residual < model.py:{line} model" for one, line in zip(inner, (50, 60), strict=True)]
+    assert labels(*stacks) == [f"attention.py:{line} query via helpers.py:5" for line in (12, 13)]
+
+
 def test_a_helper_with_one_caller_is_shown_itself():
     assert labels(f"{EINSUM} < model.py:8 q < model.py:30 model", "model.py:31 model") == [
         "helpers.py:5",

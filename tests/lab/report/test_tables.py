@@ -171,3 +171,15 @@ def test_both_lines_of_an_origin_are_relative_and_transfers_of_other_callers_hav
         ("2", ["up()", "model.py:8 up via lib/helpers.py:5"]),
         ("1", ["down()", "model.py:9 down via lib/helpers.py:5"]),
     ]
+
+
+def test_a_line_of_one_file_that_stands_for_a_helper_is_relative_too():
+    text = ledger_text(ledger(replace(GATHER, origin="/home/me/project/train.py:8 via line 5")))
+    assert "paths are relative to /home/me/project/\n" in text and " train.py:8 via line 5" in text
+
+
+def test_a_combination_has_no_row_with_arrays_of_the_function_that_it_is_named_after():
+    one = replace(GATHER, scope="", function="up")
+    both = replace(one, parts=(Part("bf16", 400_000), Part("bf16", 600_000)))
+    rows = [re.split("  +", row) for row in ledger_text(ledger(both, one)).splitlines() if row.endswith(one.origin)]
+    assert [(row[2], "up()" in row) for row in rows] == [("1", False), ("1", True)]
