@@ -203,12 +203,12 @@ def users_code(source: str) -> Iterator[None]:
             yield
     except UsageError:
         raise
-    except ValueNeeded as needed:
-        raise UsageError(
-            f"{_last_line(needed.__traceback__) or source} asks for the value of an array, {needed}; arrays have "
-            "shapes here and no values"
-        ) from needed
-    except (Exception, SystemExit, KeyboardInterrupt) as error:
+    except (Exception, SystemExit, KeyboardInterrupt, ValueNeeded) as error:
+        if needed := _value_needed(error):
+            line = _last_line(needed.__traceback__) or _last_line(error.__traceback__) or source
+            raise UsageError(
+                f"{line} asks for the value of an array, {needed}; arrays have shapes here and no values"
+            ) from needed
         frames = _users_frames(error.__traceback__)
         said = (
             f"{type(error).__name__}: {one_line(error)}{_hidden_lab(error)}{_compile_only(error)}{_other_mesh(error)}"
@@ -219,6 +219,13 @@ def users_code(source: str) -> Iterator[None]:
         if frames:
             failure.add_note(frames)
         raise failure from error
+
+
+def _value_needed(error: BaseException | None) -> ValueNeeded | None:
+    """Also where NumPy, or another library, raises an error of its own because of it."""
+    while error is not None and not isinstance(error, ValueNeeded):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _hidden_lab(error: BaseException) -> str:

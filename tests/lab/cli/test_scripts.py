@@ -95,6 +95,8 @@ def update(w, x):
     return w - jax.lax.pmean(grad, "batch"), loss
 
 w, loss = jax.pmap(update, "batch", in_axes=(None, 0), out_axes=(None, 0))(np.ones((64, 64), np.float32), ready.get())
+history = np.zeros(1)
+history[0] = loss.sum()
 """
 FAILING = {
     "alone.py": ("import jax\nprint(jax.jit(lambda x: x + 1)(1.0))", "called no jitted function on several devices"),
@@ -173,6 +175,7 @@ def test_a_script_may_pmap_print_start_threads_and_ask_for_memory_on_devices_tha
     found = json.loads(done.stdout)
     assert (found["source"], found["mesh"]) == ("habits.py:pmap", {"batch": 8})
     assert sent(found) == [("all_reduce", ["batch"], 64 * 64 * 4, 1)]
+    assert "followed until habits.py:23 asks for the value of an array, float32[]" in found["notes"][0]
     assert "Traceback" not in done.stderr
 
 
