@@ -101,7 +101,8 @@ class TermTotalsJson:
 
 @dataclass(frozen=True)
 class TermJson:
-    """One predicted transfer, and what the compiled program does for it."""
+    """One predicted transfer, and what the compiled program does for it; with no predicted executions, what a compiler
+    does beside that."""
 
     term: str
     kind: Kind

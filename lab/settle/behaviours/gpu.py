@@ -155,8 +155,8 @@ G13 = Behaviour(
     certainty=Certainty.READABLE,
     effect="a transfer whose result is used again later is done again there, at most as often as the program's own",
     when="jax 0.11; the step has no room to keep the result (G10), and nothing runs beside the transfer that could "
-    "hide it; which of them is XLA's choice: two or four of the four gathers of a sequence-parallel layer's backward "
-    "pass were. The text names the clone after its original, `X.remat` after `X`, and gives both the same operand, "
+    "hide it; which of them is XLA's choice: of the four gathers of a sequence-parallel layer's backward pass one, two "
+    "or all were. The text names the clone after its original, `X.remat` after `X`, and gives both the same operand, "
     "groups and type",
     remedy="make room: smaller micro-batches, or state that is sharded over more devices",
     recognise_added=_done_again,
