@@ -29,6 +29,7 @@ from lab.hlo.groups import (
 from lab.hlo.masked import MAY_BE_PADDED, is_zero_padded_shard
 from lab.hlo.names import phase, scope, within
 from lab.hlo.origins import Origins
+from lab.hlo.packing import PACKS, filled_from_bytes, pieces
 from lab.hlo.part_names import joined_names, operand_names, producers
 from lab.hlo.placement import MEGASCALE_TARGET, Placement
 from lab.hlo.promoted import are_widened
@@ -59,6 +60,7 @@ _LISTED_GROUPS, _PAIRS = re.compile(_LISTS), re.compile(rf'source_target_pairs="
 _SLICE_SIZES = re.compile(r"slice_sizes=\{(\{[\d,]*\}(?:,\{[\d,]*\})*)\}")
 _TELLING = MAY_BE_PADDED | PARAMETER | {"pad", "concatenate"}
 """Operations that tell of what they make more than its type, or stand for one elsewhere that does."""
+_FILLING = frozenset({"bitcast", "custom-call"})
 _GLOBAL_IDS = "use_global_device_ids=true"
 _WITH_GLOBAL_IDS = frozenset({Kind.ALL_REDUCE, Kind.ALL_GATHER, Kind.REDUCE_SCATTER})
 """Operations that may have that attribute."""
@@ -235,12 +237,19 @@ class Reader:
         if is_permute and (sizes := _SLICE_SIZES.search(instruction.attributes)):
             return _slices(sizes[1], _sources(instruction, computation)[:1])
         parts = _payloads(kind, instruction.opcode, instruction.shape, types, group_size)
+        if kind is Kind.SEND_RECV:
+            packed = _packed_parts(instruction.operands[:1], computation, self.module)
+            return packed or _filled(parts, instruction.operands[:1], computation)
+        if kind is Kind.ALL_REDUCE:
+            parts = _filled(parts, instruction.operands, computation)
         opcodes = map(computation.by_name.opcode, instruction.operands)
         if kind not in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER) or _TELLING.isdisjoint(opcodes):
             return parts
         sources = operand_sites(visit, self.module)
         if kind is Kind.ALL_REDUCE and len(parts) == len(sources) == 1:
-            parts = _packed_parts(self.module, *sources[0]) or parts
+            source, made_in = sources[0]
+            # Between slices of a TPU a flat sum may be scattered as a whole; its messages tell of its pieces.
+            parts = _packed_parts((source.name,), made_in, self.module, frozenset({"concatenate"})) or parts
         if len(sources) != len(parts):
             return parts
         return tuple([self._as_made(part, kind, source) for part, source in zip(parts, sources, strict=True)])
@@ -498,20 +507,23 @@ def _payloads(kind: Kind, opcode: str, result: str, operands: tuple[str, ...], g
     return _as_parts(shapes, group_size if kind is Kind.ALL_GATHER else 1)
 
 
-def _packed_parts(module: Module, source: Instruction, computation: Computation) -> tuple[Part, ...]:
-    """GPU: reductions combined into one flat concatenation; its pieces, where they make up the whole."""
-    if source.opcode not in ("fusion", "concatenate"):
-        return ()
-    if len(arrays(source.shape)) != 1 or len(arrays(source.shape)[0].dims) != 1:
-        return ()
-    where, packed = computation, source
-    if source.opcode == "fusion":
-        called = module.computations.get(source.attribute("calls") or "")
-        if called is None or called.root is None:
-            return ()
-        where, packed = called, called.root
-    pieces = operand_shapes(packed, where) if packed.opcode == "concatenate" else ()
-    return _as_parts(pieces, 1) if sum(p.bytes for p in pieces) == arrays(source.shape)[0].bytes else ()
+def _packed_parts(
+    names: tuple[str, ...], computation: Computation, module: Module, packed_by: frozenset[str] = PACKS
+) -> tuple[Part, ...]:
+    """Of one operand: what was combined into one flat array for it."""
+    return tuple(
+        Part(shape.dtype, shape.bytes + filling, padded_from_bytes=shape.bytes if filling else None)
+        for name in names
+        for shape, _, filling in pieces(name, computation, module, packed_by)
+    )
+
+
+def _filled(parts: tuple[Part, ...], names: tuple[str, ...], computation: Computation) -> tuple[Part, ...]:
+    """With what their operands were filled up from."""
+    if len(parts) != len(names) or _FILLING.isdisjoint(map(computation.by_name.opcode, names)):
+        return parts
+    own = [filled_from_bytes(name, computation) for name in names]
+    return tuple([replace(part, padded_from_bytes=size) for part, size in zip(parts, own, strict=True)])
 
 
 def _users(instruction: Instruction, computation: Computation, limit: int = 16) -> Iterator[Instruction]:

@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from lab.hlo.flops import operand_shapes
+from lab.hlo.packing import pieces
 from lab.hlo.shapes import arrays
 from lab.hlo.text import Computation, Instruction, Module
-
-_PASSED_ON = frozenset({"bitcast", "reshape", "copy", "transpose"})
 
 
 def joined_names(op_name: str | None) -> tuple[str, ...]:
@@ -31,36 +30,12 @@ def joined_names(op_name: str | None) -> tuple[str, ...]:
 
 def operand_names(module: Module, instruction: Instruction, computation: Computation) -> list[str | None]:
     """For each operand the nearest name of what makes it; for each piece where they are packed into one."""
-    sources = list(instruction.operands)
+    sources = list(instruction.operands[:1] if instruction.opcode == "send" else instruction.operands)
     if len(sources) == 1:
-        sources = _pieces(module, sources[0], computation)
+        sources = [piece.source for piece in pieces(sources[0], computation, module)]
     return [
         next((i.op_name for i in producers([source], computation, module) if i.op_name), None) for source in sources
     ]
-
-
-def _pieces(module: Module, name: str, computation: Computation) -> list[str]:
-    """What a flat concatenation, alone or in a fusion, is made of, in this computation."""
-    packed = computation.by_name.get(name)
-    if packed is None:
-        return []
-    if packed.opcode == "concatenate":
-        return list(packed.operands)
-    called = module.computations.get(packed.attribute("calls") or "") if packed.opcode == "fusion" else None
-    if called is None or called.root is None or called.root.opcode != "concatenate":
-        return []
-    inputs = [_input(piece, called) for piece in called.root.operands]
-    return ["" if i is None else "".join(packed.operands[i : i + 1]) for i in inputs]
-
-
-def _input(name: str, fused: Computation) -> int | None:
-    """The number of the parameter that a value of a fusion is, in another shape; None where it is computed."""
-    value = fused.by_name.get(name)
-    for _ in fused.instructions:
-        if value is not None and value.opcode in _PASSED_ON and value.operands:
-            value = fused.by_name.get(value.operands[0])
-    is_input = value is not None and value.opcode == "parameter" and value.literal.isdecimal()
-    return int(value.literal) if value is not None and is_input else None
 
 
 def producers(names: Iterable[str], computation: Computation, module: Module, limit: int = 16) -> Iterator[Instruction]:

@@ -10,6 +10,8 @@ from lab.core.known import known
 from lab.core.ledger import Kind, Phase, Transfer
 
 Unclaimed = tuple[Transfer, ...]
+FILLED = (Kind.SEND_RECV, Kind.ALL_REDUCE)
+"""What a TPU's compiler fills up to whole tiles to send it to other slices."""
 
 
 def claim(wanted: Transfer, unclaimed: Unclaimed, is_any_shift: bool = False) -> Unclaimed:
@@ -17,8 +19,9 @@ def claim(wanted: Transfer, unclaimed: Unclaimed, is_any_shift: bool = False) ->
     where there are fewer.
 
     Alike are kind, axes, group size and number of groups (those of a permute where they are stated), shift, dtype,
-    payload, whether it always runs and whether it gathers, what it repeats, whether it was widened where that is
-    wanted, and phase and scope where the text states them.
+    payload, and of messages and sums between slices what they were filled up from, whether it always runs and whether
+    it gathers, what it repeats, whether it was widened where that is wanted, and phase and scope where the text states
+    them.
 
     Args:
       is_any_shift: it does not matter in which direction a permute moves, and how far.
@@ -74,6 +77,7 @@ def _is_like(wanted: Transfer, found: Transfer) -> bool:
         _likeness(wanted) == _likeness(found)
         and wanted.groups in (None, found.groups)
         and (found.is_widened or not wanted.is_widened)
+        and (found.kind not in FILLED or found.padded_from_bytes in (None, wanted.padded_from_bytes))
         and _is_of_phase(wanted, found)
         and ("" in (wanted.scope, found.scope) or is_of_scope(wanted, found.scope))
     )

@@ -15,7 +15,7 @@ from math import prod
 
 from lab.book.parallelism import activation_bytes, gradient_bytes
 from lab.core.known import known
-from lab.core.ledger import Kind, Ledger, Transfer
+from lab.core.ledger import Kind, Ledger, Provenance, Transfer
 from lab.meshes.axes import PIPE, Axes
 from lab.meshes.errors import UsageError
 from lab.programs.pipelines.halves import matrices
@@ -26,6 +26,7 @@ from lab.programs.strategies.terms import (
     FORWARD,
     UPDATE,
     elements,
+    local_dims,
     sharding_axes,
     transfer,
     weights,
@@ -144,7 +145,11 @@ def _once(strategy: Strategy, shape: PipelineShape, axes: Axes) -> Iterator[Tran
         if scattered and not strategy.is_anchored:
             yield moved(Kind.REDUCE_SCATTER, weight.scope, scattered, gradient_bytes(used, FLOAT32_BYTES))
         if over := strategy.summed_apart(weight.dims) | (set() if weight.stack in shape.stacks else {PIPE}):
-            yield moved(Kind.ALL_REDUCE, weight.scope, over, gradient_bytes(kept, FLOAT32_BYTES))
+            summed = moved(Kind.ALL_REDUCE, weight.scope, over, gradient_bytes(kept, FLOAT32_BYTES))
+            # Of vectors it shows between slices that they are a stack.
+            is_stack = weight.stack == LAYERS and len(weight.dims) == 1
+            dims = (uses, *local_dims(weight, strategy.master, shape, axes)) if is_stack else ()
+            yield replace(summed, provenance=Provenance(dims=dims))
         if scattered:
             new = gradient_bytes(used, shape.bytes_per_element)
             yield moved(Kind.ALL_GATHER, f"renew/{weight.scope}", scattered, new, shape.dtype)

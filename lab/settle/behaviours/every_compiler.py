@@ -10,6 +10,7 @@ from lab.core.known import known
 from lab.core.ledger import Kind, Phase, Provenance, Transfer
 from lab.meshes.platforms import Platform
 from lab.settle.behaviours.behaviour import Behaviour, Certainty, CompilerNote, Context
+from lab.settle.behaviours.tpu_slices import have_one_device_a_slice
 from lab.settle.behaviours.transforms import in_products_dtype, is_gradient, over, where_made
 
 X1 = CompilerNote(
@@ -70,14 +71,14 @@ SPLITS_FAR_APART = (0, 11)
 
 def _is_split(transfer: Transfer, context: Context) -> bool:
     """XLA's GPU compiler splits a sum over all devices whose part has one use, where another sum of the same
-    computation has one of its two groups."""
+    computation has one of its two groups; its TPU compiler one whose parts lie inside slices."""
     provenance = transfer.provenance
     groups = (context.mesh, provenance.sum_over, transfer.axes or (), *provenance.sibling_reduction_axes)
     every, over, own, *siblings = (tuple(axis for axis in axes if context.mesh[axis] > 1) for axes in groups)
     rest = tuple(axis for axis in over if axis not in own)
     summed, scattered = (rest, own) if transfer.kind is Kind.REDUCE_SCATTER else (own, rest)
     is_seen = (*summed, *scattered) == every or context.jax >= SPLITS_FAR_APART
-    return (
+    return have_one_device_a_slice(summed, context) or (
         context.platform == Platform.GPU
         and over == every
         and is_seen
@@ -98,7 +99,8 @@ X3 = Behaviour(
     effect="declared hybrid sharding all-reduces full gradients over all axes at once",
     when="declared style; a gradient is reduced over two axes of more than one device and sharded over one of them. "
     "GPUs decompose it again where another reduction of the same computation is over one of the two groups and the "
-    "shard has a single use (in float32: inside loops only); with jax 0.10 only where the shards belong to neighbours",
+    "shard has a single use (in float32: inside loops only); with jax 0.10 only where the shards belong to neighbours. "
+    "TPUs decompose it where the shards lie inside a slice and the rest of the sum is over one device of each",
     remedy="write the step in the explicit style",
     rewrite=_summed_at_once,
     absorbed_by=_is_rest_of_the_sum,
@@ -215,7 +217,8 @@ def _stored_then_summed(transfer: Transfer, context: Context) -> tuple[Transfer,
         or (leaves_passes and passes != max(stated.micro_batches, stated.repeats))
     ):
         return (transfer,)
-    provenance = replace(stated, iterations=1, micro_batches=1, repeats=1)
+    dims = (stated.iterations, *stated.dims) if stated.dims else ()
+    provenance = replace(stated, iterations=1, micro_batches=1, repeats=1, dims=dims)
     once = replace(transfer, payload_bytes=stack, executions=passes, provenance=provenance)
     return (replace(once, executions=1) if leaves_passes else once,)
 

@@ -11,14 +11,26 @@ from lab.meshes.platforms import Platform
 from lab.settle.behaviours.behaviour import Behaviour, Certainty, CompilerNote, Context
 from lab.settle.behaviours.tpu_packing import T17
 from lab.settle.behaviours.tpu_scatters import as_permute, halo, padded_scatter, reduced_everywhere
-from lab.settle.behaviours.tpu_slices import T14
+from lab.settle.behaviours.tpu_slices import T14, T18, T19
 from lab.settle.behaviours.transforms import in_products_dtype, is_gradient, masked
 from lab.settle.unclaimed import Unclaimed, claim, claim_all, claim_up_to
 
 
 def _reduced_everywhere(predicted: Transfer, context: Context, unclaimed: Unclaimed) -> Unclaimed:
-    """The all-reduce of the same payload."""
-    return claim(replace(predicted, kind=Kind.ALL_REDUCE), unclaimed) if predicted.kind is Kind.REDUCE_SCATTER else ()
+    """The all-reduce of the same payload, of some executions or of all."""
+    other = Kind.ALL_REDUCE if predicted.kind is Kind.REDUCE_SCATTER else Kind.REDUCE_SCATTER
+    if other is Kind.REDUCE_SCATTER and not _is_scatter_inside_a_slice(predicted, context):
+        return ()
+    as_predicted = claim_up_to(predicted, unclaimed)
+    rest = known(predicted.executions) - sum(known(t.executions) for t in as_predicted)
+    otherwise = claim(replace(predicted, kind=other, executions=rest), unclaimed)
+    return as_predicted + otherwise if otherwise else ()
+
+
+def _is_scatter_inside_a_slice(predicted: Transfer, context: Context) -> bool:
+    """An all-reduce that a rule made of the scatter that a sum over several slices begins with."""
+    is_of_slices = context.target is not None and context.target.slices > 1
+    return predicted.kind is Kind.ALL_REDUCE and is_of_slices and predicted.provenance.scattered_dim is not None
 
 
 T1 = Behaviour(
@@ -36,8 +48,9 @@ T15 = Behaviour(
     id="T15",
     platform=Platform.TPU,
     certainty=Certainty.READABLE,
-    effect="a reduce-scatter is compiled to an all-reduce and a slice where T1 does not predict it",
-    when="several reduce-scatters are combined; shards of layouts that T1 does not know",
+    effect="a reduce-scatter is compiled to an all-reduce and a slice where T1 and T14 do not predict it, or kept "
+    "where they do",
+    when="several reduce-scatters are combined; shards of layouts that T1 does not know; sums over several slices",
     remedy="xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter keeps most of them",
     recognise=_reduced_everywhere,
 )
@@ -282,10 +295,20 @@ T13 = Behaviour(
     rewrite=_gathered_by_sum,
 )
 
+T20 = CompilerNote(
+    id="T20",
+    platform=Platform.TPU,
+    certainty=Certainty.OBSERVED,
+    effect="messages between slices, and the gathers after them, run an iteration later, the last ones after the loop, "
+    "and several small messages of an iteration are packed into one, which is read as its parts: same bytes",
+    when="sums over several slices in a loop of three iterations or more",
+)
+
 # In the order in which they act.
-BEHAVIOURS = (T9, T14, T1, T2, T10, T15, T16, T4, T5, T7, T13, T11, T12, T17)
+BEHAVIOURS = (T9, T14, T1, T2, T10, T15, T16, T4, T5, T7, T13, T11, T12, T18, T19, T17)
 NOTES = (
     T3,
     T6,
     T8,
+    T20,
 )

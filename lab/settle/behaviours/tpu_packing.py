@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import prod
 
 from lab.core.known import known
 from lab.core.ledger import Kind, Transfer
@@ -24,56 +25,59 @@ def _packed(
     the first of those alike, nothing more for the others.
 
     Sums of one dtype over the same axes are packed. They are there where the sums inside slices that no term has
-    claimed have room for exactly these, but for what fills up a tile each; or where those that a term has claimed have
-    room left.
-
-    Args:
-      settled: predicted transfers, and what carries each out.
+    claimed are of exactly as many bytes, but for what fills them up, and each has its message, and its gather if it was
+    scattered.
     """
     groups: dict[tuple[object, ...], dict[int, Transfer]] = {}
     for place, term in open_terms.items():
         if is_flat_sum(term, context):
             groups.setdefault(_likeness(term), {})[place] = term
-    room: dict[tuple[object, ...], int] = {}
-    for wanted, measured in settled:
-        spare = max((t.payload_bytes - wanted.payload_bytes for t in measured if t.kind is Kind.ALL_REDUCE), default=0)
-        if is_flat_sum(wanted, context):
-            room[_likeness(wanted)] = max(spare, room.get(_likeness(wanted), 0))
     found: dict[int, Unclaimed] = {}
     # Whose messages are all there is comes last: theirs are over the same axes as messages of the others.
-    for likeness, terms in sorted(
-        groups.items(), key=lambda group: -len(split(next(iter(group[1].values())), context))
-    ):
-        taken, sums = _packs(tuple(terms.values()), unclaimed, context)
+    for terms in sorted(groups.values(), key=lambda group: -len(split(next(iter(group.values())), context))):
+        taken = _packs(tuple(terms.values()), unclaimed, context)
         unclaimed = subtract(unclaimed, taken)
-        if sums:
+        if taken:
             found |= {place: taken if place == min(terms) else () for place in terms}
-        elif sum(map(_all_bytes, terms.values())) <= room.get(likeness, 0):
-            found |= dict.fromkeys(terms, ())
     return found
 
 
-def _packs(terms: tuple[Transfer, ...], unclaimed: Unclaimed, context: Context) -> tuple[Unclaimed, Unclaimed]:
-    """All that carries out these, and the sums inside slices of that; nothing where those are not of as many bytes."""
+def _packs(terms: tuple[Transfer, ...], unclaimed: Unclaimed, context: Context) -> Unclaimed:
+    """All that carries out these; nothing where what is there is not of as many bytes."""
     tile = TILE * bytes_per_element(terms[0].dtype)
     left = _over_same_parts(terms[0], unclaimed, context)
+    wanted = sum(term.payload_bytes * known(term.executions) for term in terms)
     most = 2 * sum(term.payload_bytes for term in terms) + tile
-    inside = tuple(t for t in left if t.kind in SUMS and _unpadded(t) <= most)
-    # Of one device a slice the message is all there is.
-    has_inside = len(split(terms[0], context)) > 1
-    sums = inside if has_inside else tuple(t for t in left if t.network_kind and t.payload_bytes <= most)
-    wanted = sum(map(_all_bytes, terms))
-    if not sums:
-        return (), ()
-    room = tile * sum(known(t.executions) for t in sums)
-    alone = {2 * term.payload_bytes: term.payload_bytes for term in terms if term.dtype == "bf16"}
-    as_they_are = sum(_unpadded(t) * known(t.executions) for t in sums)
-    # A row of 16 bits by itself fills two.
-    of_rows = sum(alone.get(t.payload_bytes, _unpadded(t)) * known(t.executions) for t in sums)
-    if not any(wanted <= there < wanted + room for there in (as_they_are, of_rows)):
-        return (), ()
-    largest = max(t.payload_bytes for t in sums)
-    return tuple(t for t in left if t.payload_bytes < largest + known(t.group_size) * tile), sums
+    inside = [t for t in split(terms[0], context) if t.kind in SUMS]
+    sums = tuple(t for t in left if _own(t) <= most and (t.kind in SUMS if inside else t.network_kind))
+    if sum(_own(t) * known(t.executions) for t in sums) != wanted:
+        return ()
+    taken = sums
+    for each in sums if inside else ():
+        sent = _sent(each, subtract(left, taken), prod(known(t.group_size) for t in inside), tile)
+        if not sent:
+            return ()
+        taken += sent
+    return taken
+
+
+def _sent(packed: Transfer, left: Unclaimed, within: int, tile: int) -> Unclaimed:
+    """The message of all that is summed inside a slice; or of a device's part, with the gather of all parts and the
+    permutes that undo what a scatter was filled up with."""
+    at_once = tuple(t for t in left if t.executions == packed.executions)
+    messages = [t for t in at_once if t.network_kind]
+    for message in messages:
+        is_whole = message.payload_bytes == packed.payload_bytes and _own(message) >= _own(packed)
+        if is_whole and packed.kind is Kind.ALL_REDUCE:
+            return (message,)
+    halos = [t for t in left if t.kind is Kind.COLLECTIVE_PERMUTE and packed.kind is Kind.REDUCE_SCATTER]
+    for gather in at_once:
+        room = gather.payload_bytes - _own(packed)
+        if gather.kind is Kind.ALL_GATHER and 0 <= room < within * tile:
+            for message in messages:
+                if within * _own(message) in (_own(packed), gather.payload_bytes):
+                    return message, gather, *halos
+    return ()
 
 
 def _over_same_parts(term: Transfer, unclaimed: Unclaimed, context: Context) -> Unclaimed:
@@ -98,11 +102,8 @@ def _likeness(transfer: Transfer) -> tuple[object, ...]:
     return transfer.axes, transfer.dtype, transfer.groups
 
 
-def _all_bytes(term: Transfer) -> int:
-    return term.payload_bytes * known(term.executions)
-
-
-def _unpadded(transfer: Transfer) -> int:
+def _own(transfer: Transfer) -> int:
+    """Bytes, but for what fills them up."""
     return transfer.padded_from_bytes or transfer.payload_bytes
 
 
@@ -110,7 +111,8 @@ T17 = Behaviour(
     id="T17",
     platform=Platform.TPU,
     certainty=Certainty.READABLE,
-    effect="small sums between slices are packed into one flat array, filled up to whole tiles, for one message",
+    effect="small sums between slices are packed into one flat array, filled up to whole tiles, for one message: they "
+    "are there where all that is packed is of exactly their bytes and each array has its message",
     when="several sums of numbers or vectors, of one dtype, over the same axes that span several slices",
     recognise_together=_packed,
 )

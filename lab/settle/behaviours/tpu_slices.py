@@ -16,6 +16,7 @@ from lab.meshes.platforms import Platform
 from lab.meshes.targets import slice_axis
 from lab.settle.behaviours.behaviour import Behaviour, Certainty, Context
 from lab.settle.behaviours.transforms import is_declared_scatter
+from lab.settle.unclaimed import Unclaimed, claim, claim_up_to
 
 LANES, ROWS, TILE = 128, 8, 1024
 """Elements that a flat array is padded to: a power of two times the lanes while it is small, then whole tiles."""
@@ -42,6 +43,15 @@ def _parts(transfer: Transfer, context: Context) -> tuple[tuple[SubAxis, ...], t
     return tuple(part for part in inside if part.size > 1), (SubAxis(across, size, size // slices, slices),)
 
 
+def have_one_device_a_slice(axes: tuple[str, ...], context: Context) -> bool:
+    """Groups over these axes consist of one device of each of several slices."""
+    slices = context.target.slices if context.target else 1
+    if slices == 1 or context.platform != Platform.TPU:
+        return False
+    across = slice_axis(slices, Axes.of(context.mesh))
+    return axes == (across,) and context.mesh[across] == slices
+
+
 def _over(parts: Iterable[SubAxis], transfer: Transfer) -> dict[str, Any]:
     """Fields of what a transfer does over these parts of its axes."""
     parts = tuple(parts)
@@ -62,7 +72,8 @@ def split(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     if is_declared_scatter(transfer, context):
         # The partitioner sums all, of which each device keeps a part.
         stated = replace(transfer.provenance, scattered_dim=None)
-        return split(replace(transfer, kind=Kind.ALL_REDUCE, provenance=stated), context) if found else (transfer,)
+        parts = split(replace(transfer, kind=Kind.ALL_REDUCE, provenance=stated), context) if found else (transfer,)
+        return parts if len(parts) > 1 else tuple(replace(part, provenance=transfer.provenance) for part in parts)
     if found is None:
         return (transfer,)
     inside, across = found
@@ -73,20 +84,25 @@ def split(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
         one = replace(transfer, kind=kind, payload_bytes=payload_bytes, **_over(inside, transfer))
         return (one,) if within > 1 else ()
 
-    def message(kind: Kind, payload_bytes: int) -> Transfer:
+    def message(kind: Kind, payload_bytes: int, own_bytes: int | None = None) -> Transfer:
         where = _over(across, transfer)
-        return replace(transfer, kind=Kind.SEND_RECV, network_kind=kind, payload_bytes=payload_bytes, **where)
+        filled_from = None if own_bytes == payload_bytes else own_bytes
+        sent = replace(transfer, kind=Kind.SEND_RECV, network_kind=kind, payload_bytes=payload_bytes, **where)
+        return replace(sent, padded_from_bytes=filled_from)
 
     n = transfer.payload_bytes
     match transfer.kind:
         case Kind.ALL_REDUCE:
             whole, part = _padded(transfer, n), _part(transfer, within)
             if part is None:
-                return (*local(Kind.ALL_REDUCE, whole), message(Kind.ALL_REDUCE, whole))
+                own = None if whole == n else n
+                inside_first = tuple(replace(t, padded_from_bytes=own) for t in local(Kind.ALL_REDUCE, whole))
+                return (*inside_first, message(Kind.ALL_REDUCE, whole, n))
             is_flat = len(transfer.provenance.dims) < 2
             scatter = local(Kind.REDUCE_SCATTER, whole if is_flat else n)
             gather = local(Kind.ALL_GATHER, within * part if is_flat else n)
-            return (*(_scattered(each, within, context) for each in scatter), message(Kind.ALL_REDUCE, part), *gather)
+            sent = message(Kind.ALL_REDUCE, part, n // within)
+            return (*(_scattered(each, within, context) for each in scatter), sent, *gather)
         case Kind.REDUCE_SCATTER:
             # A device's part of the whole is not one run of its slice's sum, so that this sum is not scattered.
             return (*local(Kind.ALL_REDUCE, n), message(Kind.REDUCE_SCATTER, n // within))
@@ -142,14 +158,65 @@ def _scattered(scatter: Transfer, within: int, context: Context) -> Transfer:
     """Inside a slice; as a sum everywhere where an explicit loop stores matrices, each as a stack of one."""
     stated = scatter.provenance
     is_stored = context.style == "explicit" and stated.iterations > 1
-    if is_stored and len(stated.dims) == 2 and stated.dims[-1] % LANES == 0:
-        return replace(scatter, kind=Kind.ALL_REDUCE)
+    is_whole = is_stored and len(stated.dims) == 2 and stated.dims[-1] % LANES == 0
     at = _scattered_dim(stated.dims, within) if context.style == "explicit" else None
-    return replace(scatter, provenance=replace(stated, scattered_dim=at))
+    dims, kind = stated.dims, Kind.ALL_REDUCE if is_whole else scatter.kind
+    # Along the first dim of several the parts are of whole rows, all dims but the last taken as one.
+    if at is not None and at < len(dims) - 1 and prod(dims[:at]) == 1:
+        dims, at = (prod(dims[:-1]), dims[-1]), 0
+    return replace(scatter, kind=kind, provenance=replace(stated, dims=dims, scattered_dim=at))
 
 
 def bytes_per_element(dtype: str) -> int:
     return DTYPES[dtype][1]
+
+
+def _in_whole_tiles(predicted: Transfer, context: Context, unclaimed: Unclaimed) -> Unclaimed:
+    """The messages that were filled up from as many bytes, with those that were not."""
+    if predicted.network_kind is None:
+        return ()
+    own = predicted.payload_bytes
+    as_filled = [
+        replace(predicted, payload_bytes=size, padded_from_bytes=own)
+        for size in sorted({t.payload_bytes for t in unclaimed if t.network_kind and t.padded_from_bytes == own})
+    ]
+    taken: Unclaimed = ()
+    for each in (*as_filled, predicted):
+        rest = known(predicted.executions) - sum(known(t.executions) for t in taken)
+        taken += claim_up_to(replace(each, executions=rest), unclaimed)
+    is_all = sum(known(t.executions) for t in taken) == predicted.executions
+    return taken if is_all and any(t.padded_from_bytes for t in taken) else ()
+
+
+T18 = Behaviour(
+    id="T18",
+    platform=Platform.TPU,
+    certainty=Certainty.READABLE,
+    effect="a message between slices is filled up to whole tiles of 128 columns; of several that are packed into one "
+    "message none is",
+    when="a part of a matrix that fills no tiles, such as that of heads of 32 or 64, or what several parts are packed "
+    "into; the text tells from how many bytes",
+    remedy="choose shards that fill the tiles",
+    recognise=_in_whole_tiles,
+)
+
+
+def _scattered_between(predicted: Transfer, context: Context, unclaimed: Unclaimed) -> Unclaimed:
+    """The messages of a reduce-scatter, filled up or not, instead of those of a sum."""
+    if predicted.network_kind is not Kind.ALL_REDUCE or predicted.provenance.scattered_dim is None:
+        return ()
+    wanted = replace(predicted, network_kind=Kind.REDUCE_SCATTER)
+    return claim(wanted, unclaimed) or _in_whole_tiles(wanted, context, unclaimed)
+
+
+T19 = Behaviour(
+    id="T19",
+    platform=Platform.TPU,
+    certainty=Certainty.READABLE,
+    effect="a declared reduce-scatter between slices stays one: half of the wire bytes of the sum that T14 predicts",
+    when="declared style; the shards are those of one device of each slice",
+    recognise=_scattered_between,
+)
 
 
 def is_flat_sum(transfer: Transfer, context: Context) -> bool:

@@ -7,9 +7,10 @@ import pytest
 from lab.book.topology import two_level_across_bytes, two_level_wire_ratio
 from lab.core.ledger import Kind, Ledger, Provenance, SubAxis, Transfer
 from lab.meshes.targets import parse_target
-from lab.settle import Context, Status, settle
+from lab.settle import Context, Status, Verdict, settle
 from lab.settle.behaviours import emitted
-from lab.settle.unclaimed import Unclaimed
+from lab.settle.unclaimed import Unclaimed, subtract
+from tests.data.settled_steps import step
 
 INSIDE, ACROSS = (SubAxis("data", 8, 1, 4),), (SubAxis("data", 8, 4, 2),)
 MATRIX = Provenance(dims=(256, 1024))
@@ -118,13 +119,22 @@ def test_two_norms_in_one_message_are_attributed_where_it_has_room_for_just_thes
     assert bool(found.unexplained) is not is_there
 
 
-def test_a_number_fits_into_the_tile_of_another_and_a_vector_of_a_tile_does_not():
+@pytest.mark.parametrize(
+    ("numbers", "own", "expected"),
+    [
+        (1, 8, [Status.ATTRIBUTED, Status.ATTRIBUTED]),
+        (1, 4, [Status.EXPLAINED, Status.MISSING]),
+        (2, 8, [Status.MISSING, Status.EXPLAINED]),
+        (120, 484, [Status.ATTRIBUTED, Status.ATTRIBUTED]),
+    ],
+)
+def test_numbers_share_a_tile_where_the_text_says_that_it_was_filled_up_from_both(numbers, own, expected):
     loss = replace(NORM, payload_bytes=4, dtype="f32", executions=1, scope="loss", provenance=Provenance())
-    measured = tuple(replace(t, payload_bytes=512, dtype="f32") for t in packed(256, 1))
-    for numbers, expected in ((1, Status.ATTRIBUTED), (128, Status.MISSING)):
-        other = replace(loss, scope="clip", payload_bytes=4 * numbers)
-        found = settle(Ledger((loss, other), mesh={"data": 8}), Ledger(measured, mesh={"data": 8}), TWO)
-        assert [t.status for t in found.terms] == [Status.EXPLAINED, expected]
+    inside, across = (replace(t, payload_bytes=512, dtype="f32") for t in packed(256, 1))
+    measured = replace(inside, padded_from_bytes=own), across
+    other = replace(loss, scope="clip", payload_bytes=4 * numbers)
+    found = settle(Ledger((loss, other), mesh={"data": 8}), Ledger(measured, mesh={"data": 8}), TWO)
+    assert [t.status for t in found.terms] == expected
 
 
 def test_messages_of_a_collective_of_four_slices_send_what_that_collective_does():
@@ -143,3 +153,139 @@ def test_two_stacks_of_norms_are_one_message_where_a_slice_has_one_device_of_eac
         terms = settle(both, Ledger((found,), mesh=mesh), context).terms
         assert terms[0].status is expected
         assert (terms[1].status is Status.MISSING) is (expected is Status.EXPLAINED)
+
+
+HEADS = replace(SUM, payload_bytes=131_072, executions=4, scope="query", provenance=Provenance(dims=(512, 2, 2, 32)))
+
+
+def settled_with(message: Transfer, predicted: Transfer = HEADS, context: Context = TWO) -> tuple[Status, Unclaimed]:
+    """What becomes of a sum, and what is left over, where this stands for the message that a rule gives for it."""
+    found = emitted(predicted, context)[0]
+    measured = tuple(message if t.kind is Kind.SEND_RECV else replace(t, provenance=Provenance()) for t in found)
+    settlement = settle(Ledger((predicted,), mesh=context.mesh), Ledger(measured, mesh=context.mesh), context)
+    return settlement.terms[0].status, settlement.unexplained
+
+
+def message_of(
+    predicted: Transfer, payload_bytes: int, own: int | None = None, kind: Kind = Kind.ALL_REDUCE
+) -> Transfer:
+    (sent,) = (t for t in emitted(predicted, TWO)[0] if t.kind is Kind.SEND_RECV)
+    kept = {"payload_bytes": payload_bytes, "padded_from_bytes": own, "network_kind": kind, "scope": ""}
+    return replace(sent, provenance=Provenance(), **kept)
+
+
+@pytest.mark.parametrize(
+    ("own", "payload_bytes", "expected"),
+    [
+        (None, 32_768, Status.EXPLAINED),
+        (32_768, 131_072, Status.ATTRIBUTED),
+        (32_768, 65_536, Status.ATTRIBUTED),
+        (16_384, 32_768, Status.MISSING),
+        (65_536, 131_072, Status.MISSING),
+        (None, 131_072, Status.MISSING),
+    ],
+)
+def test_a_message_is_that_of_a_sum_by_what_it_was_filled_up_from(own, payload_bytes, expected):
+    status, left = settled_with(message_of(HEADS, payload_bytes, own))
+    assert status is expected
+    assert bool(left) is (expected is Status.MISSING)
+
+
+@pytest.mark.parametrize(
+    ("as_they_are", "filled", "expected"),
+    [(3, 1, Status.ATTRIBUTED), (0, 4, Status.ATTRIBUTED), (2, 1, Status.MISSING), (3, 0, Status.MISSING)],
+)
+def test_messages_filled_up_in_some_executions_alone_are_counted_together(as_they_are, filled, expected):
+    found = (
+        replace(message_of(HEADS, 32_768), executions=as_they_are),
+        replace(message_of(HEADS, 131_072, 32_768), executions=filled),
+    )
+    inside = [t for t in emitted(HEADS, TWO)[0] if t.kind is not Kind.SEND_RECV]
+    measured = Ledger((*inside, *(t for t in found if t.executions)), mesh=TWO.mesh)
+    assert settle(Ledger((HEADS,), mesh=TWO.mesh), measured, TWO).terms[0].status is expected
+
+
+def test_a_stack_of_norms_is_scattered_along_its_layers_and_its_messages_are_filled_up():
+    """Of four layers over four devices of a slice: 128 numbers each, in a tile of two rows."""
+    norm = replace(NORM, payload_bytes=256, executions=4, provenance=Provenance(dims=(128,), iterations=4))
+    assert parts(norm)[1:] == [("all_reduce", ACROSS, 512), ("all_gather", INSIDE, 1024)]
+    (message,) = (t for t in emitted(norm, TWO)[0] if t.kind is Kind.SEND_RECV)
+    assert (message.padded_from_bytes, message.executions) == (256, 1)
+
+
+def test_parts_along_the_first_of_several_dims_are_of_whole_rows():
+    """Rows of 2 of 2 x 2 x 32 x 512 are scattered, as 64 of 128 are: none is filled up, and T1 says nothing."""
+    two = on("tpu:v5e:2x2*2", data=4, tensor=2)
+    for dims in ((2, 2, 32, 512), (1, 2, 64, 512), (128, 512)):
+        out = replace(SUM, group_size=4, payload_bytes=131_072, provenance=Provenance(dims=dims))
+        assert [t.kind for t in emitted(out, two)[0]] == [Kind.REDUCE_SCATTER, Kind.SEND_RECV, Kind.ALL_GATHER]
+
+
+def test_a_declared_scatter_of_one_device_a_slice_may_stay_one():
+    context = replace(on("tpu:v6e:2x2*2", fsdp=2, tensor=4), style="declared")
+    scatter = replace(
+        HEADS,
+        kind=Kind.REDUCE_SCATTER,
+        axes=("fsdp",),
+        group_size=2,
+        provenance=replace(HEADS.provenance, scattered_dim=0),
+    )
+    (sent,) = emitted(scatter, context)[0]
+    assert (sent.network_kind, sent.payload_bytes) == (Kind.ALL_REDUCE, 131_072)
+    for kind, payload, own, expected in (
+        (Kind.ALL_REDUCE, 131_072, None, Status.EXPLAINED),
+        (Kind.REDUCE_SCATTER, 131_072, None, Status.ATTRIBUTED),
+        (Kind.REDUCE_SCATTER, 524_288, 131_072, Status.ATTRIBUTED),
+        (Kind.REDUCE_SCATTER, 65_536, None, Status.MISSING),
+        (Kind.ALL_GATHER, 131_072, None, Status.MISSING),
+    ):
+        found = replace(sent, network_kind=kind, payload_bytes=payload, padded_from_bytes=own, scope="")
+        assert settled_with(found, scatter, context)[0] is expected
+    summed = replace(scatter, kind=Kind.ALL_REDUCE, provenance=HEADS.provenance)
+    assert settled_with(replace(sent, network_kind=Kind.REDUCE_SCATTER), summed, context)[0] is Status.MISSING
+
+
+def test_what_a_loop_stores_may_be_scattered_inside_slices_all_the_same_and_a_small_sum_not():
+    for predicted, expected in (
+        (replace(SUM, provenance=replace(MATRIX, iterations=4)), Status.ATTRIBUTED),
+        (replace(NORM, executions=1), Status.MISSING),
+    ):
+        parts = emitted(predicted, TWO)[0]
+        kinds = [Kind.REDUCE_SCATTER, *(t.kind for t in parts[1:])]
+        assert parts[0].kind is Kind.ALL_REDUCE
+        measured = tuple(replace(t, kind=kind) for t, kind in zip(parts, kinds, strict=True))
+        found = settle(Ledger((predicted,), mesh=TWO.mesh), Ledger(measured, mesh=TWO.mesh), TWO)
+        assert found.terms[0].status is expected
+
+
+def test_hybrid_sharding_with_its_shards_inside_slices_is_compiled_as_declared():
+    gradient = Provenance(sum_over=("data", "fsdp"), dims=(512, 64), scattered_dim=0, iterations=4)
+    scatter = Transfer(Kind.REDUCE_SCATTER, ("fsdp",), 4, 4, "bf16", 65_536, groups=2, scope="w", provenance=gradient)
+    rest = replace(scatter, kind=Kind.ALL_REDUCE, axes=("data",), group_size=2, payload_bytes=16_384, groups=4)
+    inside = replace(on("tpu:v6e:2x2*2", data=2, fsdp=4), style="declared")
+    assert parts(scatter, inside) == [("reduce_scatter", ("fsdp",), 65_536)]
+    assert [part[:2] for part in parts(rest, inside)] == [("all_reduce", ("data",))]
+    beyond = replace(on("tpu:v6e:2x2*2", data=4, fsdp=2), style="declared")
+    assert parts(replace(rest, group_size=4), beyond) == []
+    assert parts(replace(scatter, group_size=2), beyond)[1][1] == (SubAxis("data", 4, 2, 2),)
+
+
+SMALL = "ch14_data_parallel.explicit.tpu.small_slices"
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_a_gradient_of_small_layers_that_is_never_summed_over_slices_or_twice_is_refuted(times):
+    """Whatever else of as many bytes there is: of each gradient all that carries it out, its messages alone, and what
+    runs inside slices alone."""
+    kept = step(SMALL)
+    found = settle(kept.predicted, kept.measured, kept.context)
+    assert found.verdict is Verdict.ATTRIBUTED
+    gradients = [term for term in found.terms if any(t.kind is Kind.SEND_RECV for t in term.measured)]
+    assert len(gradients) > 9
+    everything = tuple(t for term in found.terms for t in term.measured)
+    for term in gradients:
+        messages = tuple(t for t in term.measured if t.kind is Kind.SEND_RECV)
+        for part in (term.measured, messages, subtract(term.measured, messages)):
+            measured = subtract(everything, part) if times == 0 else everything + part
+            changed = settle(kept.predicted, replace(kept.measured, transfers=measured), kept.context)
+            assert changed.verdict is Verdict.REFUTED, (term.predicted.scope, part)
