@@ -3,7 +3,9 @@ be laid out anew; or each of its transfers is one that a strategy demands, and n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 
@@ -57,24 +59,42 @@ def _of_changes(program: Program) -> str | None:
 
 @dataclass(frozen=True)
 class _Demand:
-    """What a strategy demands of one weight: that it is gathered for a pass, or else that its gradient is summed."""
+    """What a strategy demands of one weight: that it is gathered for a pass or after its update, or else that its
+    gradient is summed.
+
+    Attributes:
+      is_scattered: the sum, over axes that do not shard the weight: its update is gathered again.
+    """
 
     weight: Argument
     axes: frozenset[str]
     gathered_for: Phase | None
     wire_bytes: Fraction
+    is_scattered: bool = False
+
+    @property
+    def update(self) -> tuple[frozenset[str], int]:
+        """Of weights that are alike."""
+        return self.axes, self.weight.local.elements
 
 
 def _of_strategy(program: Program) -> str | None:
-    """Data parallelism, its weights whole or sharded: each gradient is summed once over each axis of the batch; sharded
-    weights are gathered once a pass. All else that is sent are numbers, such as a loss."""
+    """Data parallelism, its weights or their optimizer's state sharded or not: each gradient is summed once over each
+    axis of the batch; sharded weights are gathered once a pass, updates of which each device makes a part once. All
+    else that is sent are numbers, such as a loss."""
     if program.axes is None or not program.is_differentiated:
         return None
     numbers = [site for site in program.sites if site.kind == Kind.ALL_REDUCE and site.result.elements == 1]
     gathers = [site for site in program.sites if site.kind == Kind.ALL_GATHER]
-    found = *_gathered(program, gathers), *_summed(program, [s for s in program.sites if s not in numbers + gathers])
+    found = (
+        *_gathered(program, gathers),
+        *_each_once(program, [s for s in program.sites if s not in numbers + gathers], _gradient),
+    )
     demands = [demand for demand in found if demand is not None]
-    gathered = {demand.weight.number for demand in demands if demand.gathered_for}
+    gathered = {demand.weight.number for demand in demands if demand.gathered_for in _PASSES}
+    updated = Counter(demand.update for demand in demands if demand.gathered_for == Phase.UPDATE)
+    if not updated <= Counter(demand.update for demand in demands if demand.is_scattered):
+        return None
     summed = {demand.weight.number for demand in demands if not demand.gathered_for}
     demanded = sum((demand.wire_bytes for demand in demands), sent(numbers))
     if not summed or not gathered <= summed or demanded != program.ledger.totals().wire_bytes:
@@ -82,44 +102,48 @@ def _of_strategy(program: Program) -> str | None:
     axes = [name for name in program.axes.names if any(name in demand.axes for demand in demands)]
     gradients = f"each of {count(len(summed), 'gradient')} is summed once"
     weights = f", each of {count(len(gathered), 'sharded weight')} is gathered once a pass" if gathered else ""
+    weights += f", each of {count(updated.total(), 'updated weight')} is gathered once" if updated else ""
     beside = f", beside {count(len(numbers), 'number')} such as a loss" if numbers else ""
     return f"it sends the least of data parallelism over {listed(axes)}: {gradients}{weights}{beside}"
 
 
 def _gathered(program: Program, sites: list[Site]) -> list[_Demand | None]:
-    """Of each sharded argument, for each pass; XLA may take an iteration out of a loop, so that several sites gather
-    parts of one."""
+    """Of each sharded argument, for each pass, and of each update; XLA may take an iteration out of a loop, so that
+    several sites gather parts of one."""
     weights: dict[tuple[int, Phase | None], tuple[Argument, list[Site]]] = {}
-    for site in sites:
+    updates = [site for site in sites if site.phase == Phase.UPDATE]
+    for site in (site for site in sites if site not in updates):
         operand = program.moving(site)
         weight = None if operand is None else program.argument_of(*operand, through=_PARTS)
         if weight is None or site.phase not in _PASSES:
             return [None]
         weights.setdefault((weight.number, site.phase), (weight, []))[1].append(site)
-    return [
+    return _each_once(program, updates, _update) + [
         _demand(program, some, weight, purpose) if _axes(some) <= _split(weight) else None
         for (_, purpose), (weight, some) in weights.items()
     ]
 
 
-def _summed(program: Program, sites: list[Site]) -> list[_Demand | None]:
-    """Of each weight, over each axis once: two sums over an axis that lead to one result are parts of one stack, or one
-    too many."""
-    sums: dict[tuple[frozenset[str], frozenset[int]], list[Site]] = {}
+def _each_once(
+    program: Program, sites: list[Site], demand_of: Callable[[Program, list[Site], Argument], _Demand | None]
+) -> list[_Demand | None]:
+    """Of each weight, over each axis once: two over an axis that lead to one result are parts of one stack, or one too
+    many."""
+    ways: dict[tuple[frozenset[str], frozenset[int]], list[Site]] = {}
     for site in sites:
         results = frozenset(use.number for use in program.uses(site, _TO_RESULTS) if use.opcode is None)
-        sums.setdefault((_axes([site]), results), []).append(site)
+        ways.setdefault((_axes([site]), results), []).append(site)
     weights = [argument for argument in program.arguments if _is_weight(program, argument)]
     found: list[_Demand | None] = []
     summed: dict[int, frozenset[str]] = {}
     reached: dict[int, frozenset[str]] = {}
-    for (axes, results), some in sums.items():
+    for (axes, results), some in ways.items():
         is_again = any(axes & reached.get(result, frozenset()) for result in results)
         alike = [
             demand
             for weight in weights
             if results and not is_again and not axes & summed.get(weight.number, frozenset())
-            if (demand := _gradient(program, some, weight)) is not None
+            if (demand := demand_of(program, some, weight)) is not None
         ]
         found.append(alike[0] if alike else None)
         if alike:
@@ -130,11 +154,18 @@ def _summed(program: Program, sites: list[Site]) -> list[_Demand | None]:
 
 
 def _gradient(program: Program, sites: list[Site], weight: Argument) -> _Demand | None:
-    """It may be: of a sum that is scattered over what shards the weight, or given to all that hold the same of it."""
+    """It may be: of a sum that is scattered over what shards the weight or its state, or given to all that hold the
+    same of it."""
     kinds, axes = {site.transfer.kind for site in sites}, _axes(sites)
-    is_placed = axes <= _split(weight) if kinds == {Kind.REDUCE_SCATTER} else not axes & _split(weight)
+    is_scattered, is_whole = kinds == {Kind.REDUCE_SCATTER}, not axes & _split(weight)
     is_sum = kinds in ({Kind.REDUCE_SCATTER}, {Kind.ALL_REDUCE}) and not any(s.phase == Phase.FORWARD for s in sites)
-    return _demand(program, sites, weight, None) if is_sum and is_placed else None
+    demand = _demand(program, sites, weight, None) if is_sum and (is_scattered or is_whole) else None
+    return demand and replace(demand, is_scattered=is_scattered and is_whole)
+
+
+def _update(program: Program, sites: list[Site], weight: Argument) -> _Demand | None:
+    """Of a weight that is whole over the axes."""
+    return None if _axes(sites) & _split(weight) else _demand(program, sites, weight, Phase.UPDATE)
 
 
 def _demand(program: Program, sites: list[Site], weight: Argument, gathered_for: Phase | None) -> _Demand | None:
@@ -142,7 +173,7 @@ def _demand(program: Program, sites: list[Site], weight: Argument, gathered_for:
     (kind, dtype), *others = {(site.transfer.kind, site.transfer.dtype) for site in sites}
     axes, width = _axes(sites), bits(dtype)
     devices = prod(known(program.axes)[name] for name in axes)
-    elements = weight.local.elements * (1 if kind == Kind.ALL_REDUCE else devices)
+    elements = weight.local.elements * (devices if axes <= _split(weight) else 1)
     moved = sum(site.transfer.payload_bytes * known(site.transfer.executions) * 8 for site in sites)
     if others or not axes or not 0 < width <= bits(weight.local.dtype) or moved != elements * width:
         return None

@@ -12,6 +12,7 @@ from lab.redistribution import Array, Placement, least_bytes, least_bytes_togeth
 from lab.report.diagnosis import verdict
 from tests.cases.compiling import array, cpu, pinned
 from tests.lab.diagnosis.diagnosing import diagnosed, kinds
+from tests.lab.diagnosis.test_controls import diagnosed_step
 
 pytestmark = pytest.mark.compiles
 XY = Axes.parse("x=4,y=2")
@@ -182,3 +183,45 @@ def test_without_what_jax_has_traced_nothing_is_said_of_a_redistribution(tmp_pat
     (tmp_path / "step.hlo").write_text(text.compile().as_text())
     (read,) = inspection.read_texts(tmp_path / "step.hlo", XY, None)
     assert diagnosis.of(read).least is None
+
+
+def zero1(is_scattered: bool, updates: int = 1):
+    """Each device updates its rows of a whole weight."""
+    mesh = cpu(data=8)
+
+    def step(w, m, x):
+        g = jax.grad(lambda w: jnp.sum(jnp.square(jnp.tanh(x @ w))))(w)
+        start = 8 * jax.lax.axis_index("data")
+        if is_scattered:
+            rows = jax.lax.psum_scatter(g, "data", tiled=True)
+        else:
+            rows = jax.lax.dynamic_slice_in_dim(jax.lax.psum(g, "data"), start, 8)
+        m = 0.9 * m + rows
+        w = jax.lax.dynamic_slice_in_dim(w, start, 8) - m
+        for _ in range(updates):
+            whole = jax.lax.all_gather(w, "data", tiled=True)
+            w = jnp.tanh(jax.lax.dynamic_slice_in_dim(whole, (start + 8) % 64, 8))
+        return whole, m
+
+    specs = {"in_specs": (P(), P("data"), P("data")), "out_specs": (P(), P("data"))}
+    function = jax.shard_map(step, mesh=mesh, **specs, check_vma=False)
+    return diagnosed(
+        mesh, function, array(mesh, (64, 32)), array(mesh, (64, 32), "data"), array(mesh, (128, 64), "data")
+    )
+
+
+def test_a_gradient_that_is_scattered_and_an_update_that_is_gathered_are_the_least_and_more_is_not():
+    found = zero1(is_scattered=True)
+    assert found.ledger.totals().wire_bytes == 2 * 7 * 64 * 32 * 4 // 8
+    assert found.least == (
+        "it sends the least of data parallelism over data: each of 1 gradient is summed once, each of 1 updated weight is "
+        "gathered once"
+    )
+    assert zero1(is_scattered=True, updates=2).least is None
+    assert zero1(is_scattered=False).least is None
+
+
+def test_gradients_that_a_compiler_for_cpus_sums_whole_before_updates_are_gathered_are_not_the_least():
+    """Half as much again; GPUs scatter them."""
+    found = diagnosed_step("zero1", "declared", "cpu:8")
+    assert (kinds(found), found.least) == ([], None)
