@@ -45,4 +45,6 @@ def one_line(failure: BaseException) -> str:
     if stacks:
         # The error that a stack ends with is the first line after its frames.
         lines = [line for line in lines[stacks[-1] + 1 :] if not line.startswith((" ", "\t"))] or lines[stacks[-1] :]
-    return shorten(lines[0], LONGEST, placeholder=" ...") if lines else type(failure).__name__
+    # What a line ends with a colon for is on the next one.
+    said = " ".join(line.strip() for line in (lines[:2] if lines and lines[0].endswith(":") else lines[:1]))
+    return shorten(said, LONGEST, placeholder=" ...") or type(failure).__name__

@@ -35,6 +35,7 @@ For simplicity, JAX has removed its internal frames from the traceback."""
     [
         (STACK, "ValueError: no weights"),
         ("--------------------\n\nShapes differ.\nmore", "Shapes differ."),
+        ("Mismatch details (1 found):\n  another tree\nmore", "Mismatch details (1 found): another tree"),
         ("RESOURCE_EXHAUSTED: no room\n\nstack", "RESOURCE_EXHAUSTED: no room"),
         ("Traceback (most recent call last):", "Traceback (most recent call last):"),
         ("", "ValueError"),
