@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from fractions import Fraction
 
@@ -200,7 +201,7 @@ def padded(program: Program) -> Iterator[Finding]:
             if (
                 len(wider) == 1
                 and wider[0][1] - wider[0][0] >= _WASTE * wider[0][0]
-                and "[0:" in (cuts[0].instruction.braced("slice") or "[0:")
+                and all(map(_is_from_the_first, cuts))
             ):
                 held, whole = wider[0]
                 sentence = (
@@ -216,6 +217,11 @@ def padded(program: Program) -> Iterator[Finding]:
                     needed_bytes=sent([site]) * Fraction(held, whole),
                     remedy=_another_dim(site, kept),
                 )
+
+
+def _is_from_the_first(cut: Place) -> bool:
+    """A slice that leaves away what fills up the end; one of several that go to other devices begins elsewhere."""
+    return not re.search(r"\[[1-9]", cut.instruction.braced("slice") or "")
 
 
 def _another_dim(site: Site, kept: tuple[int, ...]) -> Remedy:

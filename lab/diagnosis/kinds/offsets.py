@@ -50,6 +50,9 @@ def gathered_for_slice(program: Program) -> Iterator[Finding]:
         program, lambda site: site not in rolls and site.kind == "all_gather" and _is_part(program, site)
     ):
         gather = sites[0]
+        if summed := _summed_before(program, gather):
+            yield _table_summed_twice(program, gather, summed)
+            continue
         if gather.primitive in _UPDATES:
             does = "an update of a part of it"
             advice = (
@@ -75,6 +78,32 @@ def gathered_for_slice(program: Program) -> Iterator[Finding]:
         is_looped = bool(program.flow.loops(gather.place.computation))
         remedy = () if is_looped else (ThroughIndices(gather.op_name),)
         yield program.finding("gathered_for_slice", sentence, advice, *sites, remedy=remedy)
+
+
+def _summed_before(program: Program, gather: Site) -> Site | None:
+    """The reduction whose parts are gathered again for a lookup's gradient to be added to them: of a table with two
+    uses, such as a tied one."""
+    operand = program.moving(gather)
+    if gather.phase != Phase.BACKWARD or not gather.primitive.startswith("scatter") or operand is None:
+        return None
+    back = {
+        (place.computation.name, place.instruction.name)
+        for place in program.flow.back(*operand, through=frozenset({"dynamic-slice"}))
+    }
+    sums = (site for site in program.sites if site.kind == "reduce_scatter")
+    return next((site for site in sums if (site.place.computation.name, site.place.instruction.name) in back), None)
+
+
+def _table_summed_twice(program: Program, gather: Site, summed: Site) -> Finding:
+    sentence = (
+        f"the gradient of one use of a table is summed over {gather.transfer.span} and gathered whole again, "
+        f"{exact(gather.transfer.payload_bytes)} B, for that of a lookup to be added to its rows, and summed once more"
+    )
+    advice = (
+        "sum them once: gather the table in jax.shard_map and differentiate it there for all its uses, "
+        "so that each device adds them up before the one reduce_scatter"
+    )
+    return program.finding("gathered_for_slice", sentence, advice, summed, gather, needed_bytes=Fraction(0))
 
 
 def _is_part(program: Program, site: Site) -> bool:

@@ -86,6 +86,44 @@ def test_a_lookup_whose_layout_changes_in_steps_names_no_axes_in_another_order()
 
 
 @pytest.mark.compiles
+def test_a_gather_that_is_cut_up_to_be_exchanged_moves_no_padding():
+    mesh = cpu(fsdp=4, tensor=2)
+
+    def step(table_VD, w_DF, tokens_BS):
+        def loss(table_VD):
+            x_BSD = pinned(mesh, jnp.take(table_VD.astype(jnp.bfloat16), tokens_BS, axis=0), "fsdp")
+            return jnp.sum(jnp.tanh(x_BSD @ w_DF))
+
+        return jax.value_and_grad(loss)(table_VD)
+
+    table_VD = array(mesh, (8192, 1024), "tensor", "fsdp")
+    w_DF = array(mesh, (1024, 1024), "fsdp", "tensor", dtype=jnp.bfloat16)
+    found = diagnosed(mesh, step, table_VD, w_DF, array(mesh, (16, 511), "fsdp", dtype=jnp.int32))
+    assert "all_to_all" in {t.kind for t in found.ledger.transfers} and "padded" not in kinds(found)
+
+
+@ahead_of_time_gpu
+@pytest.mark.compiles
+def test_a_table_with_two_uses_is_summed_twice_and_once_where_both_are_differentiated_in_one_shard_map():
+    target = "gpu:h100:1x8"
+    mesh = mesh_on(target, fsdp=8)
+    table_VD, tokens_BS = array(mesh, (1024, 64), "fsdp"), array(mesh, (64, 32), "fsdp", dtype=jnp.int32)
+
+    def loss(table_VD, tokens_BS):
+        return jnp.sum(jax.nn.logsumexp(jnp.tanh(table_VD[tokens_BS]) @ table_VD.T, -1))
+
+    def once(table_VD, tokens_BS):
+        return jax.grad(lambda own: loss(jax.lax.all_gather(own, "fsdp", tiled=True), tokens_BS))(table_VD)
+
+    told = diagnosed(mesh, jax.grad(loss), table_VD, tokens_BS, out=P("fsdp"), target=target)
+    better = jax.shard_map(once, mesh=mesh, in_specs=(P("fsdp"), P("fsdp")), out_specs=P("fsdp"))
+    better = diagnosed(mesh, better, table_VD, tokens_BS, target=target)
+    assert sorted(kinds(told)) == ["gathered_for_slice", "gathered_twice"] and kinds(better) == []
+    wasted = sum(sum(finding.cost.wire_bytes.values()) for finding in told.findings)
+    assert wasted == wire_bytes(told) - wire_bytes(better)
+
+
+@pytest.mark.compiles
 def test_a_weight_of_three_dims_beside_heads_is_no_expert():
     """Latent attention with the latent dim split: heads are the batch dim of the product, not the first dim."""
     mesh = cpu(model=8)
