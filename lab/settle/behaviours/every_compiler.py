@@ -10,7 +10,7 @@ from lab.core.known import known
 from lab.core.ledger import Kind, Phase, Provenance, Transfer
 from lab.meshes.platforms import Platform
 from lab.settle.behaviours.behaviour import Behaviour, Certainty, CompilerNote, Context
-from lab.settle.behaviours.tpu_slices import have_one_device_a_slice
+from lab.settle.behaviours.tpu_slices import span_slices
 from lab.settle.behaviours.transforms import in_products_dtype, is_gradient, over, where_made
 
 X1 = CompilerNote(
@@ -78,7 +78,7 @@ def _is_split(transfer: Transfer, context: Context) -> bool:
     rest = tuple(axis for axis in over if axis not in own)
     summed, scattered = (rest, own) if transfer.kind is Kind.REDUCE_SCATTER else (own, rest)
     is_seen = (*summed, *scattered) == every or context.jax >= SPLITS_FAR_APART
-    return have_one_device_a_slice(summed, context) or (
+    return span_slices(summed, context) or (
         context.platform == Platform.GPU
         and over == every
         and is_seen
@@ -100,7 +100,7 @@ X3 = Behaviour(
     when="declared style; a gradient is reduced over two axes of more than one device and sharded over one of them. "
     "GPUs decompose it again where another reduction of the same computation is over one of the two groups and the "
     "shard has a single use (in float32: inside loops only); with jax 0.10 only where the shards belong to neighbours. "
-    "TPUs decompose it where the shards lie inside a slice and the rest of the sum is over one device of each",
+    "TPUs decompose it where the shards lie inside a slice and the rest of the sum is over several",
     remedy="write the step in the explicit style",
     rewrite=_summed_at_once,
     absorbed_by=_is_rest_of_the_sum,

@@ -43,13 +43,12 @@ def _parts(transfer: Transfer, context: Context) -> tuple[tuple[SubAxis, ...], t
     return tuple(part for part in inside if part.size > 1), (SubAxis(across, size, size // slices, slices),)
 
 
-def have_one_device_a_slice(axes: tuple[str, ...], context: Context) -> bool:
-    """Groups over these axes consist of one device of each of several slices."""
+def span_slices(axes: tuple[str, ...], context: Context) -> bool:
+    """Groups over these axes have devices of several TPU slices."""
     slices = context.target.slices if context.target else 1
     if slices == 1 or context.platform != Platform.TPU:
         return False
-    across = slice_axis(slices, Axes.of(context.mesh))
-    return axes == (across,) and context.mesh[across] == slices
+    return slice_axis(slices, Axes.of(context.mesh)) in axes
 
 
 def _over(parts: Iterable[SubAxis], transfer: Transfer) -> dict[str, Any]:
