@@ -236,6 +236,12 @@ X8 = Behaviour(
 )
 
 
+def _is_split_between_slices(transfer: Transfer, context: Context) -> bool:
+    """The rest of a sum that is split between slices: of what each pass scatters inside them."""
+    stated = transfer.provenance
+    return span_slices(transfer.axes or (), context) and set(stated.sum_over) > set(transfer.axes or ())
+
+
 def _every_micro_batch(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """The reduction of each pass, and of each layer where the value is a stack, in the dtype of its products."""
     m, stack = transfer.provenance.micro_batches, transfer.provenance.stacked_layers
@@ -244,6 +250,7 @@ def _every_micro_batch(transfer: Transfer, context: Context) -> tuple[Transfer, 
         and (stack, transfer.provenance.uses) == (1, 1)
         and is_gradient(transfer)
         and transfer.kind is Kind.ALL_REDUCE
+        and not _is_split_between_slices(transfer, context)
     )
     if context.style != "declared" or m == 1 or is_made_once or transfer.payload_bytes % stack:
         return (transfer,)
@@ -263,7 +270,7 @@ X9 = Behaviour(
     certainty=Certainty.PREDICTABLE,
     effect="declared gradients and losses that are accumulated over micro-batches are reduced once per micro-batch, "
     "layer by layer, in the dtype of the matmuls; on TPUs this does not hold for gradients of one use computed outside "
-    "the loop over layers",
+    "the loop over layers, unless they are parts that are summed between slices",
     when="declared style; more than one micro-batch",
     remedy="write the step in the explicit style: the accumulated gradient is then reduced once",
     rewrite=_every_micro_batch,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lab.book.topology import two_level_across_bytes, two_level_wire_ratio
-from lab.core.ledger import Kind, Ledger, Provenance, SubAxis, Transfer
+from lab.core.ledger import Kind, Ledger, Phase, Provenance, SubAxis, Transfer
 from lab.meshes.targets import parse_target
 from lab.settle import Context, Status, Verdict, settle
 from lab.settle.behaviours import emitted
@@ -270,6 +270,20 @@ def test_hybrid_sharding_with_its_shards_inside_slices_is_compiled_as_declared()
     assert parts(replace(rest, group_size=4), beyond)[1][:2] == ("all_reduce", (SubAxis("data", 4, 2, 2),))
     between = replace(on("tpu:v6e:2x2*2", fsdp=2, data=4), style="declared")
     assert parts(replace(rest, group_size=4), between) == []
+
+
+def test_the_part_of_a_table_that_hybrid_sharding_sums_between_slices_is_summed_in_each_micro_batch():
+    table = Provenance(
+        sum_over=("data", "fsdp"), micro_batches=2, product="bf16", made_in=Phase.BACKWARD, dims=(512, 32)
+    )
+    rest = Transfer(
+        Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 65_536, phase=Phase.UPDATE, scope="embedding", provenance=table
+    )
+    context = replace(on("tpu:v5e:2x2*2", data=2, fsdp=4), style="declared")
+    (message,) = emitted(rest, context)[0]
+    assert (message.executions, message.dtype, message.payload_bytes) == (2, "bf16", 32_768)
+    alone = replace(rest, provenance=replace(table, sum_over=("data",)))
+    assert [(t.executions, t.dtype) for t in emitted(alone, context)[0]] == [(1, "f32")]
 
 
 SMALL = "ch14_data_parallel.explicit.tpu.small_slices"
