@@ -485,7 +485,7 @@ class Program:
     def origin(self, instruction: Instruction) -> str | None:
         """The line that is shown of it; see `Origins`."""
         stack = self.reading.reader.frames.stack(instruction.extras)
-        label = self.reading.origins.label(stack)
+        label, _ = self.reading.origins.shown_line(stack)
         if label is not None:
             self._stacks.setdefault(label, stack)
         return label

@@ -109,7 +109,7 @@ class Reader:
             kind = Kind.REDUCE_SCATTER
         parts = self._parts(visit, kind, types, groups.size if groups else 1)
         parts = self._widened(parts, visit)
-        op_name, shown = instruction.op_name, origins.frame(stack)
+        op_name, (line, function) = instruction.op_name, origins.shown_line(stack)
         where, at = self._place(named.op_name, visit) if named and named.op_name else ("", None)
         parts = self._named_parts(parts, visit)
         dtype, payload_bytes, is_masked_gather, is_widened = _together_of(parts)
@@ -125,7 +125,7 @@ class Reader:
             conditional=visit.conditional,
             phase=at,
             scope=where,
-            origin=origins.label(stack),
+            origin=line,
             op_name=op_name and printable(op_name),
             instruction=printable(instruction.name),
             overlap=Overlap.ASYNC if _is_async(visit) else Overlap.SYNC,
@@ -137,7 +137,7 @@ class Reader:
             is_widened=is_widened,
             pairs=pairs,
             network_kind=_network_kind(instruction) if kind is Kind.SEND_RECV else None,
-            function=shown.name if shown else "",
+            function=function,
             stack=stack,
         )
 

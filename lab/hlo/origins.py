@@ -59,23 +59,18 @@ class Origins:
             found.shown.setdefault(stack[0].place, set()).add(stack[found._outside(stack)].place)
         return found
 
-    def frame(self, stack: Stack) -> Frame | None:
-        """The one that is shown; None of an empty stack."""
-        counted = self._counted(stack)
-        return counted[self._at(counted)] if counted else None
-
-    def label(self, stack: Stack) -> str | None:
+    def shown_line(self, stack: Stack) -> tuple[str | None, str]:
         """`model.py:88`, or `attentions.py:839 Attention.out_projection via linears.py:110`, the innermost line last;
-        in a program of one file `model.py:88 via line 5`."""
+        in a program of one file `model.py:88 via line 5`. And the function of the first line, for people."""
+        if not stack:
+            return None, ""
         counted = self._counted(stack)
-        if not counted:
-            return None
         inner, shown = counted[0], counted[self._at(counted)]
         if shown.place == inner.place:
-            return shown.place
+            return shown.place, shown.name
         name = shown.name if len(self.files) > 1 else ""
         via = f"line {inner.line}" if inner.file == shown.file else inner.place
-        return " ".join(filter(None, (shown.place, name, "via", via)))
+        return " ".join(filter(None, (shown.place, name, "via", via))), shown.name
 
     def _counted(self, stack: Stack) -> Stack:
         return stack if self.is_installed else _own(stack) or stack

@@ -17,7 +17,7 @@ def labels(*stacks: str) -> list[str | None]:
     """Stacks as `inner < outer`."""
     found = [tuple(map(frame, stack.split(" < "))) if stack else () for stack in stacks]
     origins = Origins.of(found)
-    return [origins.label(stack) for stack in found]
+    return [origins.shown_line(stack)[0] for stack in found]
 
 
 EINSUM = "helpers.py:5 einsum"
