@@ -57,14 +57,22 @@ def constraint_at(found: Equation) -> Equation | None:
     """A sharding constraint: the equation itself, the nearest that its result meets, or one that makes its operand."""
     if found.primitive == CONSTRAINT:
         return found
-    met, made = set(map(id, found.equation.outvars)), set(map(id, found.equation.invars))
-    for eqn in found.inside.eqns[found.inside.eqns.index(found.equation) + 1 :]:
-        if any(id(v) in met for v in eqn.invars):
-            if eqn.primitive.name == CONSTRAINT:
-                return Equation(CONSTRAINT, eqn, found.inside)
-            met |= set(map(id, eqn.outvars)) if eqn.primitive.name in _PASSES else set()
+    if nearest := constraint_on(found.inside, found.equation.outvars):
+        return nearest
+    made = set(map(id, found.equation.invars))
     makers = (eqn for eqn in found.inside.eqns if any(id(v) in made for v in eqn.outvars))
     return next((Equation(CONSTRAINT, eqn, found.inside) for eqn in makers if eqn.primitive.name == CONSTRAINT), None)
+
+
+def constraint_on(jaxpr: Any, values: Sequence[Any]) -> Equation | None:
+    """The first sharding constraint that values meet on their way through what works element by element."""
+    met = set(map(id, values))
+    for eqn in jaxpr.eqns:
+        if any(id(v) in met for v in eqn.invars):
+            if eqn.primitive.name == CONSTRAINT:
+                return Equation(CONSTRAINT, eqn, jaxpr)
+            met |= set(map(id, eqn.outvars)) if eqn.primitive.name in _PASSES else set()
+    return None
 
 
 def evaluated(

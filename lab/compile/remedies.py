@@ -223,6 +223,10 @@ def _constraints(program: _Program, op_name: str) -> list[Equation]:
     every = [at for at in equations.equations(program.jaxpr.jaxpr) if at.primitive == equations.CONSTRAINT]
     if not op_name and len(every) == 1:
         return every
+    if op_name in program.names:  # Newer XLA names what it moves of an argument after that.
+        argument = program.jaxpr.jaxpr.invars[program.names.index(op_name)]
+        if at := equations.constraint_on(program.jaxpr.jaxpr, [argument]):
+            return [at]
     found = [at for each in program.found(op_name) if (at := equations.constraint_at(each))]
     if not found:
         raise NotApplicable("no sharding constraint stands there")

@@ -14,7 +14,7 @@ from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import LAYOUT, Place
 from lab.diagnosis.kinds.together import together
 from lab.diagnosis.program import Program, Site, sent
-from lab.diagnosis.remedy import PartitionableKeys, PinInstead, Remedy, ShardResult
+from lab.diagnosis.remedy import PartitionableKeys, PinInstead, Remedy, ShardArgument, ShardResult
 from lab.diagnosis.slices import ELEMENTWISE
 from lab.hlo.flops import operand_shapes
 from lab.hlo.shapes import arrays
@@ -138,11 +138,19 @@ def axis_order(program: Program) -> Iterator[Finding]:
 
 
 def _same_order(program: Program, site: Site) -> Remedy:
-    """Results that are only the permuted value keep the order of the argument that they are made of."""
-    argument, uses = program.argument_behind(site), program.uses(site, ELEMENTWISE)
-    if argument is None or not argument.dims or not uses or any(use.instruction for use in uses):
+    """Results that are only the permuted value keep the order of the argument that they are made of; an argument that
+    is permuted for other uses, of two axes, has them in the other order."""
+    argument, uses = program.argument_behind(site), program.uses(site)
+    if argument is None or not argument.dims or not uses:
         return ()
-    return tuple(ShardResult(use.number, argument.dims) for use in uses)
+    if not any(use.instruction for use in uses):
+        return tuple(ShardResult(use.number, argument.dims) for use in uses)
+    operand, both = program.moving(site), set(site.transfer.axes or ())
+    swapped = tuple(names[::-1] if len(names) == 2 and set(names) == both else names for names in argument.dims)
+    is_moved = (
+        operand is not None and program.argument_of(*operand, ELEMENTWISE) == argument and swapped != argument.dims
+    )
+    return (ShardArgument(argument.name, swapped),) if is_moved else ()
 
 
 def _is_gathered_after(program: Program, site: Site) -> bool:

@@ -152,9 +152,17 @@ def table_gathered(program: Program) -> Iterator[Finding]:
                 "shard the table and the tokens over different axes, or look up in jax.shard_map: mask the rows that "
                 "other devices hold, and psum"
             )
-            is_asked = gather.primitive == "sharding_constraint"
-            kept = DropConstraint(gather.op_name) if is_asked else PinOperand(gather.op_name, 1, ())
-            yield program.finding("table_gathered", sentence, advice, *sites, remedy=(kept,))
+            yield program.finding("table_gathered", sentence, advice, *sites, remedy=(_kept_split(program, gather),))
+
+
+def _kept_split(program: Program, gather: Site) -> DropConstraint | PinOperand:
+    """Without the constraint that asks for the table whole, else with all tokens on every device that has a part."""
+    operand = program.moving(gather)
+    table = None if operand is None else program.argument_of(*operand)
+    if table is not None and table.name in program.replicated:
+        return DropConstraint(table.name)
+    is_asked = gather.primitive == "sharding_constraint"
+    return DropConstraint(gather.op_name) if is_asked else PinOperand(gather.op_name, 1, ())
 
 
 def _lookups(program: Program, site: Site) -> list[Instruction]:

@@ -112,7 +112,8 @@ def _gathered_first(program: Program, sites: list[Site]) -> Remedy:
     """Arguments that are gathered, pinned without the axes that they are gathered over."""
     found: list[PinArgument] = []
     for site in sites:
-        argument = program.argument_of(*operand) if (operand := program.moving(site)) else None
+        operand = program.moving(site)
+        argument = None if operand is None else program.argument_of(*operand)
         if site.kind != "all_gather" or argument is None or argument.dims is None:
             return ()
         found.append(PinArgument(argument.name, without(argument.dims, site.transfer.axes or ())))

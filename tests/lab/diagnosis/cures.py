@@ -232,10 +232,21 @@ def scaled(mesh: Mesh, *spec: str) -> Built:
     return jax.jit(loss), args
 
 
+def added(mesh: Mesh, *order: str) -> Built:
+    other = array(mesh, (64, 64), ("fsdp", "data"))
+    return jax.jit(lambda a, b: jnp.sin(a) + b, out_shardings=other.sharding), (array(mesh, (64, 64), order), other)
+
+
 OTHERS: dict[str, tuple[str, str, Callable[[Mesh], Built], Callable[[Mesh], Built]]] = {
     "array_constant": ("cpu:8", "data=8", closing_over, passing),
     "donation_unused": ("cpu:8", "data=8", donated, lambda mesh: donated(mesh, "data")),
     "out_of_memory": ("gpu:h100:1x8", "data=8", logits, lambda mesh: logits(mesh, donate_argnums=0)),
+    "axis_order": (
+        "cpu:8",
+        "data=4,fsdp=2",
+        lambda mesh: added(mesh, "data", "fsdp"),
+        lambda mesh: added(mesh, "fsdp", "data"),
+    ),
     "cut_for_small": ("cpu:8", "data=2,tensor=4", lambda mesh: scaled(mesh, "tensor"), scaled),
 }
 """Target, mesh, program and cure."""
