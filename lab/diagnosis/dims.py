@@ -11,29 +11,30 @@ from lab.hlo.text import Instruction
 _LAYOUT = re.compile(r"\{(\d{1,9}(?:,\d{1,9})*)")
 
 
-def followed(dim: int, shape: str, steps: Iterable[Instruction]) -> int | None:
+def followed(dim: int, shape: str, steps: Iterable[Instruction], is_outermost: bool = False) -> int | None:
     """Its position after the steps; None where one of them merges it with another dim or splits it.
 
     Args:
       shape: of the array before the steps, as XLA prints it, with its layout.
       steps: each the user of the one before, as `Use.path` gives them; those that do not lay out anew change nothing.
+      is_outermost: follow it also where it is the outermost of dims that are merged: shards then stay what they are.
     """
     at: int | None = dim
     for step in steps:
         if step.opcode in ("reshape", "bitcast", "transpose", "copy", "convert") and at is not None:
-            at = _after(at, shape, step)
+            at = _after(at, shape, step, is_outermost)
             shape = step.shape
     return at
 
 
-def _after(dim: int, shape: str, step: Instruction) -> int | None:
+def _after(dim: int, shape: str, step: Instruction, is_outermost: bool) -> int | None:
     if step.opcode == "transpose":
         order = [int(number) for number in re.findall(r"\d{1,9}", step.braced("dimensions") or "")]
         return order.index(dim) if dim in order else None
     if step.opcode in ("copy", "convert"):
         return dim
     is_in_memory = step.opcode == "bitcast"
-    return _aligned(dim, _sizes(shape, is_in_memory), _sizes(step.shape, is_in_memory))
+    return _aligned(dim, _sizes(shape, is_in_memory), _sizes(step.shape, is_in_memory), is_outermost)
 
 
 def _sizes(shape: str, is_in_memory: bool) -> list[tuple[int, int]]:
@@ -46,11 +47,11 @@ def _sizes(shape: str, is_in_memory: bool) -> list[tuple[int, int]]:
     return [(at, dims[at]) for at in order if dims[at] != 1]
 
 
-def _aligned(dim: int, before: list[tuple[int, int]], after: list[tuple[int, int]]) -> int | None:
+def _aligned(dim: int, before: list[tuple[int, int]], after: list[tuple[int, int]], is_outermost: bool) -> int | None:
     """The position in `after` of the dim at `dim` of `before`: both lists of sizes are cut where products agree."""
     left, right = iter(before), iter(after)
     for at, size in left:
-        group, number, other, product = {at}, 1, -1, 1
+        first, group, number, other, product = at, {at}, 1, -1, 1
         while size != product:
             step = next(right, None) if product < size else next(left, None)
             if step is None:
@@ -60,5 +61,5 @@ def _aligned(dim: int, before: list[tuple[int, int]], after: list[tuple[int, int
             else:
                 group, size = group | {step[0]}, size * step[1]
         if dim in group:
-            return other if len(group) == 1 and number == 1 else None
+            return other if number == 1 and (len(group) == 1 or (is_outermost and dim == first)) else None
     return None

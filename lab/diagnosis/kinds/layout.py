@@ -93,11 +93,12 @@ def _is_joined(site: Site) -> bool:
 
 
 def _is_as_before(program: Program, site: Site) -> bool:
-    """No reshape merges or splits the gathered dim: JAX has one, of dims of 1, in the gradient of each broadcast."""
+    """No reshape splits the gathered dim or merges it with an outer one: JAX has one, of dims of 1, in the gradient of
+    each broadcast."""
     if site.kind != "all_gather" or site.primitive != "reshape":
         return False
     dim, shape = site.gathered
-    return all(followed(dim, shape, use.path) is not None for use in program.uses(site))
+    return all(followed(dim, shape, use.path, is_outermost=True) is not None for use in program.uses(site))
 
 
 def _is_cut(program: Program, site: Site) -> bool:
