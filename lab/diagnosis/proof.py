@@ -19,7 +19,7 @@ from lab.diagnosis.remedy import NotApplicable, Proof, Remedy, Sums, remedy_text
 LEAST_S = 2.0
 """How long remedies of a small program may take; those of others as long as the program took to compile."""
 A_TEXT = "a text has no function that could be changed"
-TAKES_AN_EDIT = "no program can make this change by itself"
+TAKES_AN_EDIT = "it takes an edit of the program"
 NO_TIME = "that would take longer than the program took to compile"
 NO_USE = f"all remedies at once do not pay, and one by one {NO_TIME}"
 _SLOWER = 0.01

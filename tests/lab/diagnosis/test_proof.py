@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from markupsafe import escape
 
 import lab
 from lab import diagnosis
@@ -21,6 +22,7 @@ from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.targets import parse_target
 from lab.report.diagnosis import proof_text
+from lab.report.html import reports
 from tests.cases.compiling import array, cpu, pinned
 from tests.lab.diagnosis.cures import CURES, ORDERS, OTHERS
 from tests.lab.diagnosis.diagnosing import only
@@ -144,6 +146,7 @@ def test_a_remedy_that_does_not_pay_is_not_advised_and_the_finding_says_what_was
     assert (found.kind, found.proof.pays, found.proof.after.sent) == ("array_constant", False, {"host": 917_504})
     assert found.advice.startswith("nothing that is known to pay; tried: the array as an argument, split over data")
     assert proof_text(found) == "" and "pass it" not in found.advice
+    assert found.json_object().proof == found.proof
 
 
 def test_a_finding_whose_sentence_is_the_remedy_is_dropped_where_the_compiler_does_not_bear_it_out():
@@ -177,6 +180,7 @@ def test_remedies_for_which_there_is_no_time_are_tried_together_and_once():
     assert len(asked) == 1 and len(found) > 1
     assert {f.proof.together for f in found} == {len(found) - 1} and len({str(f.proof.after) for f in found}) == 1
     assert f"(with {len(found) - 1} more at once)" in proof_text(found[0])
+    assert f"T{escape(proof_text(found[0])[1:])}" in reports.findings(diagnosis.of(slow, prove=True))
     # Where they do not pay together, there is no time left for one alone.
     idle = replace(slow, attempt=lambda _: program)
     late = {f.proof.not_tried for f in diagnosis.of(idle, prove=True).findings if f.remedy}
@@ -190,9 +194,11 @@ def test_what_cannot_be_tried_says_why(tmp_path):
     text = tmp_path / "step.hlo"
     text.write_text(lowered.compile().as_text())
     (of_lowered,) = lab.diagnose(lowered, mesh=mesh)
+    (of_compiled,) = lab.diagnose(lowered.compile(), mesh=mesh)
     (of_text,) = lab.diagnose(text, mesh="data=8")
     (untried,) = lab.diagnose(lowered, mesh=mesh, prove=False)
     assert "give the function" in of_lowered.proof.not_tried
+    assert "a compiled program cannot be changed" in of_compiled.proof.not_tried
     assert (of_text.proof.not_tried, untried.proof) == (A_TEXT, None)
 
 
