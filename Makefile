@@ -3,7 +3,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
             $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $$p && break; done)
 pip := .venv/bin/python -m pip install --quiet --retries 2 --disable-pip-version-check
 
-.PHONY: verify check docs test test-fast damage mutants
+.PHONY: verify check docs test test-fast third-party damage mutants
 verify: .venv/installed
 	@.venv/bin/lab verify
 
@@ -38,6 +38,16 @@ test: .venv/installed
 # Those that compile nothing, in less than a minute.
 test-fast: .venv/installed
 	@.venv/bin/python -m pytest -m "not compiles and not slow" -n auto --maxprocesses 4 --dist worksteal -q
+
+# Public code bases, as the package index has them, through `lab inspect`; their environment is of 2.5 GB.
+PYTHON_THIRD_PARTY ?= python3.12
+third-party: .venv-third-party/installed
+	@.venv-third-party/bin/python -m pytest --noconftest --durations=0 tests/third_party/programs.py
+
+.venv-third-party/installed: tests/third_party/requirements.txt pyproject.toml
+	@$(PYTHON_THIRD_PARTY) -m venv .venv-third-party
+	@.venv-third-party/bin/python -m pip install --quiet --no-deps --requirement tests/third_party/requirements.txt --editable .
+	@touch $@
 
 # One change at a time to the lab's own code, and what sees it: make mutants SEED=1 COUNT=100.
 SEED ?= 0
