@@ -39,7 +39,7 @@ test: .venv/installed
 test-fast: .venv/installed
 	@.venv/bin/python -m pytest -m "not compiles and not slow" -n auto --maxprocesses 4 --dist worksteal -q
 
-# Public code bases, as the package index has them, through `lab inspect`; their environment is of 2.5 GB.
+# Public code bases, as the package index has them, through `lab inspect`; their environment takes 5 GB.
 PYTHON_THIRD_PARTY ?= python3.12
 third-party: .venv-third-party/installed
 	@.venv-third-party/bin/python -m pytest --noconftest --durations=0 tests/third_party/programs.py
