@@ -48,9 +48,11 @@ def equations(jaxpr: Any, above: str = "") -> Iterator[Equation]:
 
 
 def named(jaxpr: Any, op_name: str) -> list[Equation]:
-    """The equations that compiled text calls `jit(step)/...`: several where a Python loop has traced them."""
-    name = _AROUND.sub("", op_name.partition("/")[2])
-    return [each for each in equations(jaxpr) if each.name == name]
+    """The equations that compiled text calls `jit(step)/...`: several where a Python loop has traced them. Where none
+    has that name, as inside of a jax.vmap, the only one that does the same."""
+    name, every = _AROUND.sub("", op_name.partition("/")[2]), list(equations(jaxpr))
+    alike = [each for each in every if each.primitive == name.rsplit("/", 1)[-1]]
+    return [each for each in every if each.name == name] or (alike if len(alike) == 1 else [])
 
 
 def constraint_at(found: Equation) -> Equation | None:

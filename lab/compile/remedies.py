@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -94,7 +95,8 @@ def changed(stage: Any, mesh: Any, remedy: Sequence[Change]) -> tuple[jax.stages
     if program == before and not options:
         raise NotApplicable("the program has that already")
     # The mesh in force places arguments without a sharding, and gives meaning to a bare PartitionSpec.
-    with jax.set_mesh(program.mesh):
+    keys = nullcontext() if program.is_as_traced else jax.threefry_partitionable(True)
+    with jax.set_mesh(program.mesh), keys:
         return _lowered(program), program.mesh, options
 
 
@@ -294,6 +296,8 @@ def _check_apart(eqn: Any, dims: Dims) -> None:
     name, rank, params = eqn.primitive.name, len(eqn.invars[0].aval.shape), eqn.params
     if name == "fft":
         mixed = range(rank - len(params["fft_lengths"]), rank)
+    elif name == "top_k":
+        mixed = range(rank - 1, rank)
     elif name in _OVER_MATRICES:
         mixed = range(rank - 2, rank)
     elif name in _ALONG:
@@ -319,8 +323,9 @@ def _by_indices(eqn: Any, operands: Sequence[Any]) -> list[Any]:
     if name == "slice" and not eqn.params["strides"]:
         starts, limits = eqn.params["start_indices"], eqn.params["limit_indices"]
         return [x[_indices(x.shape, starts, [b - a for a, b in zip(starts, limits, strict=True)])]]
-    if name == "scatter" and (written := _window(eqn, operands)):
-        return [x.at[written[0]].set(written[1])]
+    if name in ("scatter", "scatter-add") and (written := _window(eqn, operands)):
+        block = x.at[written[0]]
+        return [block.set(written[1]) if name == "scatter" else block.add(written[1])]
     raise NotApplicable(f"{name} reads or writes more than one block")
 
 

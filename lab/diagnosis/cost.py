@@ -91,7 +91,7 @@ class StepJson:
 def priced(program: Program, found: Iterable[Finding]) -> tuple[tuple[Finding, ...], Step]:
     """The findings with their costs, the worst first: what keeps the program from running, then by the larger of their
     shares of the step and of the memory; and what the step takes."""
-    step, target, crossing = step_of(program), _rated(program), _crossing(program)
+    step, target, crossing = step_of(program), rated(program), _crossing(program)
     room, chip = Room.of(target), target.hardware
     pool = room.usable_bytes if room else 0
     ranked = [(_cost(finding, step, chip, pool, crossing), finding) for finding in found]
@@ -105,7 +105,7 @@ def priced(program: Program, found: Iterable[Finding]) -> tuple[tuple[Finding, .
 
 def step_of(program: Program) -> Step:
     """What a step takes, by the rates of its target or, where that has none, of the reference."""
-    chip, transfers = _rated(program).hardware, program.ledger.transfers
+    chip, transfers = rated(program).hardware, program.ledger.transfers
     return Step(
         chip.name,
         program.target is None or program.target.chip is None,
@@ -114,7 +114,8 @@ def step_of(program: Program) -> Step:
     )
 
 
-def _rated(program: Program) -> Target:
+def rated(program: Program) -> Target:
+    """By whose rates a program is judged."""
     return REFERENCE if program.target is None or program.target.chip is None else program.target
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
-from lab.core.known import known
 from lab.core.room import Room
-from lab.diagnosis.cost import MEMORY, step_of
+from lab.diagnosis.cost import MEMORY, rated, step_of
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.kinds.links import on_links
 from lab.diagnosis.kinds.memory import closed_over
@@ -47,7 +45,7 @@ class Trial:
     Attributes:
       before: of the program as it is.
       compile_s: that it took to compile and to read.
-      room: of its chip; None where that is not known.
+      room: of its chip, or of the one by whose rates it is judged.
     """
 
     before: Measured
@@ -56,7 +54,7 @@ class Trial:
 
     @classmethod
     def of(cls, program: Program) -> Trial:
-        return cls(Measured.of(program), program.seconds, Room.of(program.target))
+        return cls(Measured.of(program), program.seconds, Room.of(rated(program)))
 
     @property
     def budget_s(self) -> float:
@@ -171,15 +169,14 @@ def _seconds(program: Program, of: Sums) -> Mapping[str, float]:
     """What each part of a step takes at full rates: one that waits for another is waste all the same. Bytes pass every
     link of a torus between two devices."""
     parts = step_of(program).seconds
-    torus = known(program.target).hardware.fast.name if of.on_links else None
+    torus = rated(program).hardware.fast.name if of.on_links else None
     passed = of.on_links / of.wire_bytes if of.on_links and of.wire_bytes else 1
     return {part: float(passed) * taken if part == torus else taken for part, taken in parts.items()}
 
 
 def _has_room(room: Room | None, before: Sums, after: Sums) -> bool:
-    """Where the chip is not known, memory may grow by what is sent less, and by a trifle."""
     if room is None or before.memory is None or after.memory is None:
-        return _held(after, before) <= max(before.wire_bytes - after.wire_bytes, Fraction(before.memory or 0) / 100)
+        return True
     return room.fits(after.memory) or not room.fits(before.memory)
 
 

@@ -56,9 +56,17 @@ def larger_side_gathered(program: Program) -> Iterator[Finding]:
                     else "output as well"
                 )
             )
-            remedy = (KeepLargeSide(gather.op_name, gather.transfer.axes or (), not _is_kept(gather, use)),)
+            remedy = (KeepLargeSide(gather.op_name, _split_over(program, gather), not _is_kept(gather, use)),)
             needed = sent([gather]) * Fraction(other + output, gathered)
             yield program.finding("larger_side_gathered", sentence, advice, *sites, needed_bytes=needed, remedy=remedy)
+
+
+def _split_over(program: Program, gather: Site) -> tuple[str, ...]:
+    """The axes that split the gathered dim of an argument, in their order; of another value those that are known."""
+    operand, over = program.moving(gather), set(gather.transfer.axes or ())
+    argument = None if operand is None else program.argument_behind(gather)
+    split = [names for names in (argument.dims or () if argument else ()) if over <= set(names)]
+    return split[0] if over and split else gather.transfer.axes or ()
 
 
 def _is_product(use: Use) -> bool:

@@ -23,7 +23,7 @@ from lab.meshes.backends import make_mesh
 from lab.meshes.targets import parse_target
 from lab.report.diagnosis import proof_text
 from lab.report.html import reports
-from tests.cases.compiling import array, cpu, pinned
+from tests.cases.compiling import ahead_of_time_tpu, array, cpu, pinned, tpu
 from tests.lab.diagnosis.cures import CURES, ORDERS, OTHERS
 from tests.lab.diagnosis.diagnosing import only
 from tests.long_tests import long
@@ -220,3 +220,21 @@ def test_equations_inside_a_scan_of_a_jitted_layer_are_changed_where_they_stand(
         3 * 196_608,
         0,
     )
+
+
+def test_an_operation_under_a_vmap_is_found_where_it_is_the_only_one():
+    mesh = cpu(data=8)
+    rows = jax.jit(jax.vmap(jnp.fft.fft), out_shardings=NamedSharding(mesh, P("data")))
+    (found,) = lab.diagnose(rows, array(mesh, (64, 256), "data", dtype=jnp.complex64))
+    assert (found.kind, found.proof.pays, found.proof.after.sent) == ("unsplit_operation", True, {})
+
+
+@long
+@ahead_of_time_tpu
+def test_on_tpus_without_a_target_bytes_pass_links_all_the_same():
+    mesh = tpu(data=2, tensor=4)
+    total = jax.jit(lambda x: jnp.cos(pinned(mesh, jnp.sin(x), None, "tensor")))
+    x = array(mesh, (1024, 1024), "data", "tensor")
+    (found,) = lab.diagnose(jax.jit(total, out_shardings=x.sharding), x)
+    assert (found.kind, found.proof.pays, found.proof.after.wire_bytes) == ("constraint_undone", True, 0)
+    assert found.proof.before.on_links >= found.proof.before.wire_bytes > 0
