@@ -24,7 +24,7 @@ def changes(jaxpr: Any, before: Sequence[Any], after: Sequence[Any], axes: Axes 
     if axes is None or len(before) != len(given) or len(after) != len(results):
         return ()
     pairs = ((number, sharding) for number, sharding in zip(results, after, strict=True) if number is not None)
-    found = (_change(given[number].aval, before[number], sharding, axes) for number, sharding in pairs)
+    found = (_change(number, given[number].aval, before[number], sharding, axes) for number, sharding in pairs)
     return tuple(change for change in found if change is not None)
 
 
@@ -44,13 +44,13 @@ def _origins(jaxpr: Any, given: Sequence[int | None]) -> list[int | None]:
     return [known.get(id(value)) for value in jaxpr.outvars]
 
 
-def _change(aval: Any, before: Any, after: Any, axes: Axes) -> Change | None:
+def _change(argument: int, aval: Any, before: Any, after: Any, axes: Axes) -> Change | None:
     try:
         array = Array.of(aval)
         placed = [_placement(sharding, len(array.shape), axes) for sharding in (before, after)]
     except UsageError:
         return None
-    return Change(array, placed[0], placed[1]) if placed[0] and placed[1] else None
+    return Change(argument, array, placed[0], placed[1]) if placed[0] and placed[1] else None
 
 
 def _placement(sharding: Any, dims: int, axes: Axes) -> Placement | None:

@@ -44,7 +44,9 @@ def _of_changes(program: Program) -> str | None:
     """Whatever else it gives, these it has to move."""
     if program.axes is None or not program.changes:
         return None
-    moved = [change for change in program.changes if change.before != change.after]
+    moved = [change for change in dict.fromkeys(program.changes) if change.before != change.after]
+    if len({change.argument for change in moved}) < len(moved):
+        return None  # What one result takes of an argument may serve the other.
     wire = program.ledger.totals().wire_bytes
     try:
         bound = least_bytes_together([(c.before, c.after, c.array) for c in moved], program.axes)
@@ -128,7 +130,7 @@ def _each_once(
     program: Program, sites: list[Site], demand_of: Callable[[Program, list[Site], Argument], _Demand | None]
 ) -> list[_Demand | None]:
     """Of each weight, over each axis once: two over an axis that lead to one result are parts of one stack, or one too
-    many."""
+    many. Two all-reduces one after the other send more than one over the axes of both."""
     ways: dict[tuple[frozenset[str], frozenset[int]], list[Site]] = {}
     for site in sites:
         results = frozenset(use.number for use in program.uses(site, _TO_RESULTS) if use.opcode is None)
@@ -137,8 +139,11 @@ def _each_once(
     found: list[_Demand | None] = []
     summed: dict[int, frozenset[str]] = {}
     reached: dict[int, frozenset[str]] = {}
+    reduced: set[int] = set()
     for (axes, results), some in ways.items():
         is_again = any(axes & reached.get(result, frozenset()) for result in results)
+        is_all_reduced = any(site.transfer.kind == Kind.ALL_REDUCE for site in some)
+        is_again |= is_all_reduced and bool(results & reduced)
         alike = [
             demand
             for weight in weights
@@ -149,6 +154,7 @@ def _each_once(
         if alike:
             number = alike[0].weight.number
             summed[number] = summed.get(number, frozenset()) | axes
+        reduced |= results if is_all_reduced else set()
         reached |= {result: reached.get(result, frozenset()) | axes for result in results}
     return found
 

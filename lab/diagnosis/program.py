@@ -93,8 +93,9 @@ class Given:
 
 @dataclass(frozen=True)
 class Change:
-    """An argument that is given back, placed as it was or otherwise."""
+    """An argument, by its number, that is given back, placed as it was or otherwise."""
 
+    argument: int
     array: Array
     before: Placement
     after: Placement

@@ -69,6 +69,13 @@ def test_what_is_computed_beside_an_argument_that_has_to_move_changes_nothing():
     assert found.least is not None and found.least.startswith("3,072 B are the least by which its argument")
 
 
+def test_what_one_argument_takes_to_be_given_back_twice_is_not_the_sum_of_both():
+    found = moved(lambda a: (a, a), P(None, "x"), P())
+    sent = [t.wire_bytes for t in found.ledger.transfers]
+    assert len(sent) == 2 and max(sent) < sum(sent) and found.least is None
+    assert "its argument" in (moved(lambda a: (a, a), P(), P()).least or "")
+
+
 def test_several_arrays_take_what_the_device_that_lacks_most_of_all_of_them_must_receive():
     found = moved(lambda a, b: (b, a), P(None, "x"), P(), shapes=((64, 64), (32, 8)))
     assert found.least is not None and "its 2 arguments can be laid out anew" in found.least
@@ -139,6 +146,21 @@ def test_two_sums_of_one_gradient_are_two_though_one_of_them_is_also_given_back_
     step = jax.shard_map(twice, mesh=mesh, in_specs=(P(), P("data")), out_specs=P(), check_vma=False)
     found = diagnosed(mesh, step, w, array(mesh, (256, 64), "data"))
     assert (found.ledger.totals().arrays, found.least) == (2, None)
+
+
+@pytest.mark.parametrize(("axes", "is_least"), [((("d", "f"),), True), (("d", "f"), False)])
+def test_a_gradient_that_is_summed_over_one_axis_after_the_other_takes_more_than_over_both(axes, is_least):
+    mesh = cpu(d=2, f=4)
+
+    def step(w, x):
+        g = jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w)))(w)
+        for some in axes:
+            g = jax.lax.psum(g, some)
+        return w - g
+
+    own = jax.shard_map(step, mesh=mesh, in_specs=(P(), P(("d", "f"))), out_specs=P(), check_vma=False)
+    found = diagnosed(mesh, own, array(mesh, (64, 64)), array(mesh, (64, 64), ("d", "f")))
+    assert (found.least is not None) == is_least
 
 
 def test_a_gather_of_activations_beside_the_gradients_is_more_than_the_least():
