@@ -12,6 +12,7 @@ from lab.diagnosis.kinds.accumulation import trips
 from lab.diagnosis.program import Program, Site, largest, sent, times
 from lab.diagnosis.remedy import PinArgument, Remedy
 from lab.diagnosis.specs import without
+from lab.hlo.shapes import arrays
 from lab.hlo.text import Computation
 
 _KINDS = ("all_gather", "all_reduce", "all_to_all", "collective_permute")
@@ -94,18 +95,21 @@ def gathered_twice(program: Program) -> Iterator[Finding]:
 
 
 def _value(program: Program, site: Site) -> tuple[str, str] | None:
-    """What is gathered: an element of a loop's state as one iteration has it, else what makes it; None of a constant or
-    an unknown."""
+    """What is gathered: an element of a loop's state as one iteration has it, else what makes it, and which of several
+    results; None of a constant or an unknown."""
     operand = program.moving(site)
     if operand is None:
         return None
-    last = operand
+    last, element = operand, ""
     for place in program.flow.back(*operand):
         i, c = last = place
         maker = c.by_name.get(i.operands[0]) if i.opcode == "get-tuple-element" else None
         if maker is not None and maker.opcode == "parameter":
             return c.name, f"{maker.name} {i.attribute('index')}"
-    return (last.computation.name, last.instruction.name) if last.instruction.opcode != "constant" else None
+        if i.opcode == "get-tuple-element":
+            element = i.attribute("index") or ""
+    made = f"{last.instruction.name} {element}" if len(arrays(last.instruction.shape)) > 1 else last.instruction.name
+    return (last.computation.name, made) if last.instruction.opcode != "constant" else None
 
 
 def _gathered_first(program: Program, sites: list[Site]) -> Remedy:
