@@ -38,7 +38,7 @@ _OWN = frozenset(
 )
 _EQUAL_AFTER = ("all-reduce", "all-gather", "collective-broadcast")
 _MIXES = ("reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute")
-_ASKED = collectives.OPCODES | flops.OPCODES
+_ASKED = collectives.OPCODES | flops.OPCODES | {"reduce"}
 _WRAPS = frozenset({"fusion", "call", "async-start", "fusion-start", "call-start"})
 _NOT_SIMPLE = _ASKED | _OWN | _WRAPS | {"while", "conditional", "tuple", "custom-call"}
 # The most frequent of those that give what their operands are, so that they need not be told from the others.
@@ -62,12 +62,13 @@ def _all(used: Sequence[Value]) -> frozenset[str]:
 
 @dataclass
 class Variation:
-    """The axes along which each operand of a collective or a product varies, by computation and instruction; of several
-    calls, all together."""
+    """The axes along which each operand of a collective, a product or a reduction varies, by computation and
+    instruction, and those of each loop's state, by its body; of several calls, all together."""
 
     module: Module
     axes: Axes | None
     operands: dict[tuple[str, str], tuple[frozenset[str], ...]] = field(default_factory=dict)
+    states: dict[str, Value] = field(default_factory=dict)
     _values: set[frozenset[str]] = field(default_factory=set)
     _simple: dict[str, bool] = field(default_factory=dict)
     _done: dict[tuple[str, tuple[Value, ...]], Value] = field(default_factory=dict)
@@ -108,6 +109,14 @@ class Variation:
         """The axes along which an operand of an instruction varies, or any of its operands."""
         used = self.operands.get((visit.computation.name, visit.instruction.name), (self.everything,))
         return _NOTHING.union(*used) if number is None else used[number]
+
+    def of_operands(self, instruction: Instruction, computation: Computation) -> frozenset[str]:
+        """The axes along which any operand of a collective, a product or a reduction varies."""
+        return _NOTHING.union(*self.operands.get((computation.name, instruction.name), (self.everything,)))
+
+    def of_state(self, body: Computation, element: int) -> frozenset[str]:
+        """The axes along which an element of a loop's state varies."""
+        return joined(self._element(self.states.get(body.name, self.everything), str(element)))
 
     def _given(self, dims: Dims | None) -> frozenset[str]:
         return self.everything if dims is None else frozenset(axis for names in dims for axis in names)
@@ -189,6 +198,8 @@ class Variation:
             if after == state:
                 break
             state = after
+        if body is not None:
+            self.states[body.name] = _union(self.states.get(body.name, state), state)
         # How often it runs may differ between devices, where its condition does.
         decided = joined(self._called(condition, (state,))) if condition else _NOTHING
         return _union(state, decided) if decided else state

@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 
+from lab.core.known import known
 from lab.core.units import bytes_text, exact, scaled
 from lab.diagnosis.cost import REFERENCE, Load, seconds
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place
+from lab.diagnosis.invariant import is_invariant
 from lab.diagnosis.kinds.accumulation import trips
 from lab.diagnosis.program import Program, Site, dtype_of_product, largest, sent
 from lab.diagnosis.slices import ELEMENTWISE
@@ -99,6 +101,8 @@ def summed_every_round(program: Program) -> Iterator[Finding]:
         if (
             is_of_sums
             and often > 1
+            and sites[0].transfer.executions
+            and not all(_is_only_stacked(program, site) for site in sites)
             and sent(sites) >= _SMALLEST
             and not any(i.opcode == "while" for i in body.instructions)
         ):
@@ -108,8 +112,9 @@ def summed_every_round(program: Program) -> Iterator[Finding]:
 def _instead_gathered(program: Program, body: Computation, sites: list[Site], often: int) -> Iterator[Finding]:
     """The finding, if a gather pays in seconds at the chip's full rates, or at those of the reference."""
     axes, group = set(sites[0].transfer.axes or ()), sites[0].transfer.group_size or 1
-    carried = _arrays_carried(program, body)
-    gathered = Fraction(sum(shape.bytes for shape in carried) * (group - 1))
+    carried = _arrays_carried(program, body, axes)
+    entered = Fraction(known(sites[0].transfer.executions), often)
+    gathered = entered * sum(shape.bytes for shape in carried) * (group - 1)
     more = Counter[str]()
     for visit, work in program.reading.products:
         if body.name in program.flow.loops(visit.computation) and program.variation.along(visit) & axes:
@@ -118,9 +123,10 @@ def _instead_gathered(program: Program, body: Computation, sites: list[Site], of
     chip = (program.target if program.target and program.target.chip else REFERENCE).hardware
     taken = [sum(seconds(load, chip).values()) for load in (Load({sites[0].transfer.link: now}), then)]
     if carried and more and taken[1] * _PAYS <= taken[0]:
+        each = f" each of {exact(entered)} times" if entered > 1 else ""
         sentence = (
             f"a loop sums products of what it carries over {sites[0].transfer.span} in each of {often} iterations; "
-            f"gathered once before the loop, {bytes_text(sum(s.bytes for s in carried) * group)}, it would send "
+            f"gathered once before the loop{each}, {bytes_text(sum(s.bytes for s in carried) * group)}, it would send "
             f"{exact(gathered)} B instead of {exact(now)}, and each device compute "
             f"{scaled(sum(more.values()), 'FLOP')} more"
         )
@@ -131,14 +137,33 @@ def _instead_gathered(program: Program, body: Computation, sites: list[Site], of
         yield program.finding("summed_every_round", sentence, advice, *sites, needed_bytes=gathered)
 
 
-def _arrays_carried(program: Program, body: Computation) -> list[Shape]:
-    """The arrays of the loop's state that an iteration reads, as a device has them."""
+def _arrays_carried(program: Program, body: Computation, axes: set[str]) -> list[Shape]:
+    """The arrays of the loop's state that an iteration reads and that differ along axes, as a device has them; [] where
+    it changes none of these, as in a loop over batches that devices split."""
     elements = {
-        i.attribute("index"): arrays(i.shape)[0]
+        index: Place(i, body)
         for i in body.instructions
-        if i.opcode == "get-tuple-element" and i.operands[0] in body.parameters and program.flow.users(body, i.name)
+        if i.opcode == "get-tuple-element"
+        and i.operands[0] in body.parameters
+        and (index := i.attribute("index")) is not None
+        and _is_read(program, Place(i, body))
     }
-    return [shape for shape in elements.values() if shape.elements > 1]
+    differing = [place for at, place in elements.items() if program.variation.of_state(body, int(at)) & axes]
+    shapes = [arrays(place.instruction.shape)[0] for place in differing]
+    is_changed = any(not is_invariant(program.flow, place, body) for place in differing)
+    return [shape for shape in shapes if shape.elements > 1] if is_changed else []
+
+
+def _is_only_stacked(program: Program, site: Site) -> bool:
+    """No iteration goes on with it: gradients of layers, for instance."""
+    uses = program.uses(site, ELEMENTWISE)
+    return all(use.opcode == "dynamic-update-slice" and use.number == 1 for use in uses)
+
+
+def _is_read(program: Program, place: Place) -> bool:
+    """Something else is done with it than to write an iteration's results into it."""
+    uses = program.flow.uses(*place)
+    return any(use.opcode != "dynamic-update-slice" or use.number > 0 for use in uses)
 
 
 def condition_reduced(program: Program) -> Iterator[Finding]:

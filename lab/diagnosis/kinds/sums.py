@@ -124,26 +124,37 @@ def _products(program: Program, site: Site) -> list[Shape]:
     often; [] where anything else is done."""
     found, loops = dict[tuple[str, str], Shape](), program.flow.loops(site.visit.computation)
     for use in program.uses(site):
-        shape = _product(program, use)
+        product = _product(program, use)
         is_as_often = program.flow.loops(use.computation) == loops
         key = use.computation.name, known(use.instruction).name if use.instruction else ""
-        if shape is None or not is_as_often or key in found or _other_is_made_of(program, site, use):
+        if product is None or not is_as_often or key in found or _other_is_made_of(program, site, use):
             return []
-        found[key] = shape
+        if not _is_with_the_same(program, site, product):
+            return []
+        found[key] = arrays(product.instruction.shape)[0]
     return list(found.values())
 
 
-def _product(program: Program, use: Use) -> Shape | None:
-    """Of a product, or of what a GPU makes of one with few rows: elements multiplied, and then only added up."""
+def _is_with_the_same(program: Program, site: Site, product: Place) -> bool:
+    """The devices that sum multiply with the same: with parts of their own, as in a layer that is split by columns, the
+    sum of their products would be no product of the sum."""
+    axes = site.transfer.axes
+    return axes is not None and not program.variation.of_operands(*product) & set(axes)
+
+
+def _product(program: Program, use: Use) -> Place | None:
+    """A product, or what a GPU makes of one with few rows: elements multiplied, and then only added up."""
     i = use.instruction
     if i is None or use.number > 1:
         return None
     if i.opcode in ("dot", "convolution") or _GEMM in i.tail:
-        return arrays(i.shape)[0]
+        return Place(i, use.computation)
     after = program.flow.uses(i, use.computation) if i.opcode == "multiply" else []
-    reduces = [known(one.instruction) for one in after if one.opcode == "reduce" and one.number == 0]
-    adds = len(reduces) == len(after) == 1 and _adds(program, reduces[0])
-    return arrays(reduces[0].shape)[0] if adds else None
+    reduces = [
+        Place(known(one.instruction), one.computation) for one in after if one.opcode == "reduce" and one.number == 0
+    ]
+    adds = len(reduces) == len(after) == 1 and _adds(program, reduces[0].instruction)
+    return reduces[0] if adds else None
 
 
 def _adds(program: Program, i: Instruction) -> bool:

@@ -116,6 +116,20 @@ def test_a_sum_whose_product_is_not_linear_in_it_or_that_is_read_otherwise_has_t
     assert kinds(diagnosed(mesh, function, array(mesh, (64, 64), "data"))) == []
 
 
+def test_a_sum_that_each_device_multiplies_with_columns_of_its_own_has_to_come_first():
+    mesh, columns = cpu(data=8), P(None, "data")
+    args = (array(mesh, (256, 64), *columns), array(mesh, (64, 512), "data"), array(mesh, (512, 256), *columns))
+
+    def by_hand(x_BD, rows_DF, columns_FE):
+        return jax.lax.psum(x_BD @ rows_DF, "data") @ columns_FE
+
+    def by_constraint(x_BD, rows_DF, columns_FE):
+        return pinned(mesh, x_BD @ rows_DF, None, None) @ columns_FE
+
+    split = own(mesh, by_hand, in_specs=(columns, P("data"), columns), out_specs=columns)
+    assert [kinds(diagnosed(mesh, step, *args, out=columns)) for step in (split, by_constraint)] == [[], []]
+
+
 def ring(q_RD, k_RD, rounds: int, is_last_apart: bool):
     def attended(total_RD, k_RD):
         return total_RD + jnp.tanh(q_RD @ k_RD.T) @ k_RD
@@ -159,6 +173,17 @@ def test_a_value_that_a_round_gathers_for_each_of_two_products_is_gathered_once_
     assert wasted(only(told)) == sent(told) - sent(better) == sent(better) > 0
 
 
+def test_the_highest_of_each_column_and_where_it_is_are_two_values_to_gather():
+    mesh = cpu(data=8)
+
+    def highest(x_RC):
+        return jnp.sort(x_RC, 0), jnp.argmax(x_RC, 0)
+
+    found = diagnosed(mesh, highest, array(mesh, (64, 64), "data"), out=(P(), P()))
+    small = [t for t in found.ledger.transfers if t.kind == "all_gather" and t.payload_bytes == 2048]
+    assert len(small) == 2 and "gathered_twice" not in kinds(found)
+
+
 @ahead_of_time_gpu
 @pytest.mark.parametrize(("target", "is_told"), [("gpu:h100:2x8", True), ("gpu:h100:1x8", False)])
 def test_a_matrix_that_iterations_sum_over_hosts_is_gathered_once_for_what_is_said_and_not_over_a_fast_link(
@@ -182,6 +207,29 @@ def test_a_matrix_that_iterations_sum_over_hosts_is_gathered_once_for_what_is_sa
     if is_told:
         assert wasted(only(told)) == sent(told) - sent(better) > 0
         assert scaled(better.ledger.flops - told.ledger.flops, "FLOP") + " more" in only(told).sentence
+
+
+def test_each_matrix_of_a_stack_is_gathered_before_its_loop_and_nothing_else_that_the_loop_carries():
+    mesh, columns = cpu(data=8), P(None, None, "data")
+
+    def rounds(x_RC):
+        def body(x_RC, bias_R):
+            gram_RR = x_RC @ x_RC.T
+            return 1.5 * x_RC - 0.5 * gram_RR @ x_RC, gram_RR[0] + bias_R
+
+        return jax.lax.scan(body, x_RC, jnp.ones((10, 32)))
+
+    def gathered(x_RC):
+        size = x_RC.shape[1]
+        whole_RC, first_NR = rounds(jax.lax.all_gather(x_RC, "data", axis=1, tiled=True))
+        return jax.lax.dynamic_slice_in_dim(whole_RC, jax.lax.axis_index("data") * size, size, axis=1), first_NR
+
+    x_LRC = array(mesh, (3, 32, 256), *columns)
+    told = diagnosed(mesh, lambda x_LRC: jax.lax.map(rounds, x_LRC), x_LRC, out=(columns, P()))
+    own_rounds = own(mesh, lambda x: jax.lax.map(gathered, x), in_specs=columns, out_specs=(columns, P()))
+    better = diagnosed(mesh, own_rounds, x_LRC)
+    assert (only(told).kind, kinds(better)) == ("summed_every_round", [])
+    assert wasted(only(told)) == sent(told) - sent(better) > 0
 
 
 @pytest.mark.parametrize("unroll", [2, 4])
