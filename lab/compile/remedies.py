@@ -187,7 +187,9 @@ def _shard_results_alike(program: _Program, change: changes.ShardResultsAlike) -
             for at, arg in enumerate(program.args)
             if arg.shape == result.shape and arg.sharding and not arg.sharding.is_fully_replicated
         ]
-        _place_like(program, number, split)
+        placed = program.out[number]
+        if placed is None or placed.is_fully_replicated:
+            _place_like(program, number, split)
 
 
 def _keep_donated(program: _Program, change: changes.KeepDonated) -> None:
@@ -198,7 +200,8 @@ def _keep_donated(program: _Program, change: changes.KeepDonated) -> None:
             for at in program.donated
             if (program.args[at].shape, program.args[at].dtype) == (result.shape, result.dtype)
         ]
-        _place_like(program, number, given_up)
+        if program.out[number] not in [program.args[at].sharding for at in given_up]:
+            _place_like(program, number, given_up)
 
 
 def _place_like(program: _Program, number: int, arguments: Sequence[int]) -> None:

@@ -145,16 +145,23 @@ def updated_whole(program: Program) -> Iterator[Finding]:
 
 
 def _split_twin(program: Program, one: Argument) -> Argument | None:
-    """The split argument of the same shape whose name ends alike."""
-    axes = known(program.axes)
+    """The argument of the same shape, split as each device uses this one, whose name ends alike."""
+    axes, used = known(program.axes), _used_part(program, one)
     twins = [a for a in program.arguments if a.dims and any(a.dims) and a.whole(axes) == one.local.dims]
+    twins = [a for a in twins if used is not None and a.local.dims == used.dims]
     return twins[most_alike(one.name, [a.name for a in twins])] if twins else None
 
 
 def _kept(program: Program, argument: Argument) -> int:
+    used = _used_part(program, argument)
+    return 0 if used is None else used.bytes
+
+
+def _used_part(program: Program, argument: Argument) -> Shape | None:
+    """What each device uses of an argument, where that is a slice of its own."""
     slices = own_slices(program.flow, program.flow.uses(*argument.place, ELEMENTWISE))
     shapes = {known(use.instruction).shape for use in slices}
-    return arrays(shapes.pop())[0].bytes if len(shapes) == 1 else 0
+    return arrays(shapes.pop())[0] if len(shapes) == 1 else None
 
 
 def _first_use(program: Program, place: Place) -> str | None:

@@ -25,6 +25,7 @@ _SMALLEST_FLOPS, _SMALLEST_BYTES = 10**8, 2**20
 # A tenth of a step's products is worth a change of its layout; routers and other small products that a layout repeats
 # by design stay below.
 _SHARE = 0.1
+_FARTHEST = 300
 
 
 def computed_redundantly(program: Program) -> Iterator[Finding]:
@@ -94,10 +95,32 @@ def _finding(
 
 
 def _split(program: Program, axes: tuple[str, ...], visits: list[Visit]) -> Remedy:
-    """Of each product of arguments the first even dim that it keeps, of the argument with most rows, and of the result
-    where that is given back."""
-    found = [change for visit in visits for change in _split_product(program, axes, visit)]
+    """Of each product of arguments alone the first even dim that it keeps, of the argument with most rows, and of the
+    result where that is given back."""
+    products = {(visit.computation.name, visit.instruction.name) for visit in visits}
+    first = [visit for visit in visits if not _follows(program, visit, products)]
+    found = [change for visit in first for change in _split_product(program, axes, visit)]
     return tuple(dict.fromkeys(found))
+
+
+def _follows(program: Program, visit: Visit, products: set[tuple[str, str]]) -> bool:
+    """It multiplies what another product gave: it is split as that is."""
+    place = Place(visit.instruction, visit.computation)
+    pending, seen = _operands(program, place), set[tuple[str, str]]()
+    while pending and len(seen) < _FARTHEST:
+        place = program.flow.source(*pending.pop())
+        key = place.computation.name, place.instruction.name
+        if key in products:
+            return True
+        if key not in seen:
+            seen.add(key)
+            pending += _operands(program, place)
+    return False
+
+
+def _operands(program: Program, place: Place) -> list[Place]:
+    sides = [program.operand(place, number) for number in range(len(place.instruction.operands))]
+    return [side for side in sides if side is not None]
 
 
 def _split_product(program: Program, axes: tuple[str, ...], visit: Visit) -> Iterator[ShardArgument | ShardResult]:

@@ -24,7 +24,7 @@ from lab.meshes.targets import parse_target
 from lab.report.diagnosis import proof_text
 from lab.report.html import reports
 from tests.cases.compiling import ahead_of_time_tpu, array, cpu, pinned, tpu
-from tests.lab.diagnosis.cures import CURES, ORDERS, OTHERS
+from tests.lab.diagnosis.cures import CURES, ORDERS, OTHERS, named
 from tests.lab.diagnosis.diagnosing import only
 from tests.long_tests import long
 
@@ -238,3 +238,35 @@ def test_on_tpus_without_a_target_bytes_pass_links_all_the_same():
     (found,) = lab.diagnose(jax.jit(total, out_shardings=x.sharding), x)
     assert (found.kind, found.proof.pays, found.proof.after.wire_bytes) == ("constraint_undone", True, 0)
     assert found.proof.before.on_links >= found.proof.before.wire_bytes > 0
+
+
+def two_weights_and_moments(*moments):
+    """Two square weights, split by columns and by rows, whose moments no name tells apart."""
+
+    def build(mesh):
+        columns, rows = named(mesh, None, "data"), named(mesh, "data")
+
+        def step(up, down, m, n, x):
+            g, h = jax.grad(lambda w: jnp.mean(jnp.square(jnp.tanh(x @ w[0]) @ w[1])))((up, down))
+            m, n = 0.9 * m + g, 0.9 * n + h
+            return up - m, down - n, m, n
+
+        specs = (None, "data"), ("data",), *moments
+        args = *(array(mesh, (64, 64), *spec) for spec in specs), array(mesh, (32, 64))
+        return jax.jit(step, donate_argnums=(0, 1, 2, 3), out_shardings=(columns, rows, columns, rows)), args
+
+    return build
+
+
+def test_moments_are_split_as_devices_use_them_and_results_that_are_split_stay_as_they_are():
+    apart = two_weights_and_moments((None, "data"), ("data",))
+    settle("held_whole", "cpu:8", "data=8", two_weights_and_moments((), ()), apart)
+
+
+def test_a_product_of_a_product_is_split_as_that_is():
+    def whole(mesh, *spec):
+        args = array(mesh, (512, 512), *spec), array(mesh, (512, 512)), array(mesh, (512, 512))
+        return jax.jit(lambda x, up, down: jnp.tanh(x @ up) @ down), args
+
+    found = settle("computed_redundantly", "cpu:8", "data=8", whole, lambda mesh: whole(mesh, "data"))
+    assert found.proof.after.sent == {}
