@@ -133,8 +133,10 @@ def _split_product(program: Program, axes: tuple[str, ...], visit: Visit) -> Ite
         argument = None if place is None else program.argument_of(*place)
         if argument is None or argument.dims is None or place is None or argument.place != program.flow.source(*place):
             continue
+        if argument.local.dims != arrays(place.instruction.shape)[0].dims:
+            continue
         even = [dim for dim in kept[side] if argument.local.dims[dim] % parts == 0]
-        if not even or argument.local.dims != arrays(place.instruction.shape)[0].dims:
+        if not even:
             continue
         rank = len(argument.local.dims)
         dims = (*argument.dims, *((),) * rank)[:rank]

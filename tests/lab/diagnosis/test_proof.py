@@ -23,7 +23,7 @@ from lab.meshes.backends import make_mesh
 from lab.meshes.targets import parse_target
 from lab.report.diagnosis import proof_text
 from lab.report.html import reports
-from tests.cases.compiling import ahead_of_time_tpu, array, cpu, pinned, tpu
+from tests.cases.compiling import ahead_of_time_gpu, ahead_of_time_tpu, array, cpu, mesh_on, pinned, tpu
 from tests.lab.diagnosis.cures import CURES, ORDERS, OTHERS, named
 from tests.lab.diagnosis.diagnosing import only
 from tests.long_tests import long
@@ -270,3 +270,11 @@ def test_a_product_of_a_product_is_split_as_that_is():
 
     found = settle("computed_redundantly", "cpu:8", "data=8", whole, lambda mesh: whole(mesh, "data"))
     assert found.proof.after.sent == {}
+
+
+@ahead_of_time_gpu
+def test_a_product_that_a_gpu_cuts_along_what_it_sums_over_is_told_as_any_other():
+    mesh = mesh_on("gpu:h100:1x8", data=8)
+    step = jax.jit(lambda x, up, down: jnp.tanh(x @ up) @ down)
+    found = lab.diagnose(step, *[array(mesh, (512, 512))] * 3, mesh=mesh, target="gpu:h100:1x8", prove=False)
+    assert [finding.kind for finding in found] == ["computed_redundantly"]
