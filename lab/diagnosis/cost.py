@@ -94,7 +94,8 @@ def priced(program: Program, found: Iterable[Finding]) -> tuple[tuple[Finding, .
     step, target, crossing = step_of(program), rated(program), _crossing(program)
     room, chip = Room.of(target), target.hardware
     pool = room.usable_bytes if room else 0
-    ranked = [(_cost(finding, step, chip, pool, crossing), finding) for finding in found]
+    sure = max(seconds(_load(program, crossing, with_branches=False), chip).values(), default=0.0)
+    ranked = [(_cost(finding, step, sure, chip, pool, crossing), finding) for finding in found]
     ranked.sort(key=lambda each: _rank(*each), reverse=True)
     if step.is_reference:
         return tuple(replace(finding, cost=_unrated(cost)) for cost, finding in ranked), step
@@ -131,7 +132,10 @@ def _sending(finding: Finding, chip: Chip, crossing: Mapping[str | None, Fractio
     return max(seconds(Load(sent), chip).values(), default=0.0) if sent else None
 
 
-def _cost(finding: Finding, step: Step, chip: Chip, pool: int, crossing: Mapping[str | None, Fraction]) -> Cost:
+def _cost(
+    finding: Finding, step: Step, sure: float, chip: Chip, pool: int, crossing: Mapping[str | None, Fraction]
+) -> Cost:
+    """Args: sure: seconds of the step where no branch runs."""
     sent = _wasted(finding, crossing)
     taken = max(seconds(Load(sent, finding.flops, finding.accessed_bytes), chip).values(), default=0.0)
     is_known = all(t.executions is not None for t in finding.transfers)
@@ -141,11 +145,12 @@ def _cost(finding: Finding, step: Step, chip: Chip, pool: int, crossing: Mapping
         seconds=taken,
         share_of_step=taken / step.least if is_known and step.least else None,
         share_of_memory=finding.memory_bytes / pool if pool and finding.memory_bytes else None,
+        share_at_most=taken / (max(sure, taken) or 1) if is_known and step.least else None,
     )
 
 
 def _unrated(cost: Cost) -> Cost:
-    return replace(cost, seconds=None, share_of_step=None, share_of_memory=None)
+    return replace(cost, seconds=None, share_of_step=None, share_of_memory=None, share_at_most=None)
 
 
 def _wasted(finding: Finding, crossing: Mapping[str | None, Fraction]) -> Mapping[LinkName | None, Fraction]:
@@ -211,12 +216,14 @@ def flops_per_s(chip: Chip, dtype: str) -> float:
     return next(chip.flops_per_s[name].value for name in names if name in chip.flops_per_s)
 
 
-def _load(program: Program, crossing: Mapping[str | None, Fraction]) -> Load:
-    """Of a whole step."""
+def _load(program: Program, crossing: Mapping[str | None, Fraction], with_branches: bool = True) -> Load:
+    """Of a whole step, or of one where no branch runs."""
     flops = Counter[str]()
     for visit, work in program.reading.products:
-        flops[dtype_of_product(visit)] += (work.flops or 0) * (1 if visit.executions is None else visit.executions)
-    return Load(_by_link(program.ledger.transfers, crossing), flops, _accessed(program))
+        if with_branches or not visit.conditional:
+            flops[dtype_of_product(visit)] += (work.flops or 0) * (1 if visit.executions is None else visit.executions)
+    transfers = [t for t in program.ledger.transfers if with_branches or not t.conditional]
+    return Load(_by_link(transfers, crossing), flops, _accessed(program))
 
 
 def _accessed(program: Program) -> int:

@@ -30,6 +30,7 @@ class Cost:
         has no rates.
       share_of_step: of the least that the step takes at these rates; None also where a loop runs unknown times.
       share_of_memory: what is held needlessly, of what JAX takes of the chip's memory.
+      share_at_most: of the step where no branch runs.
     """
 
     wire_bytes: Mapping[LinkName | None, Fraction] = field(default_factory=dict)
@@ -37,6 +38,7 @@ class Cost:
     seconds: float | None = None
     share_of_step: float | None = None
     share_of_memory: float | None = None
+    share_at_most: float | None = None
 
     def json_object(self) -> CostJson:
         sent = {str(link or "unknown"): size for link, size in self.wire_bytes.items()}
@@ -103,8 +105,8 @@ class Finding:
 
     @property
     def is_remark(self) -> bool:
-        """It is known to cost next to nothing."""
-        shares = [share for share in (self.cost.share_of_step, self.cost.share_of_memory) if share is not None]
+        """It is known to cost next to nothing, whichever branches run."""
+        shares = [share for share in (self.cost.share_at_most, self.cost.share_of_memory) if share is not None]
         wastes = self.cost.wire_bytes or self.flops or self.accessed_bytes or self.memory_bytes
         return bool(shares and wastes) and max(shares) < SMALLEST_SHARE and self.kind != OUT_OF_MEMORY
 

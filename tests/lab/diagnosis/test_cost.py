@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
@@ -14,8 +16,9 @@ from lab.meshes.platforms import LinkName
 from lab.meshes.targets import parse_target
 from lab.report.diagnosis import finding_text
 from lab.report.html import reports
-from tests.cases.compiling import array, compiled, cpu
-from tests.lab.diagnosis.diagnosing import kinds, wasted
+from tests.cases.compiling import ahead_of_time_gpu, array, compiled, cpu, mesh_on
+from tests.lab.diagnosis import diagnosing
+from tests.lab.diagnosis.diagnosing import kinds, only, wasted
 from tests.lab.diagnosis.test_memory import diagnosis, program
 
 GPU = "gpu:h100:1x8"
@@ -97,6 +100,27 @@ def test_what_costs_less_than_a_hundredth_of_the_step_is_a_remark_of_one_line():
     assert remark.cost.share_of_step == pytest.approx(share) and share < 0.01
     assert found.json_object().findings[0].remark
     assert not diagnosed(text(SPLIT)).findings[0].is_remark
+
+
+@ahead_of_time_gpu
+@pytest.mark.compiles
+def test_what_costs_much_of_the_steps_in_which_a_rare_branch_does_not_run_is_no_remark():
+    mesh = mesh_on(GPU, data=8)
+
+    def step(w_DF, x_BD, number):
+        def gathered(x):
+            return jax.lax.all_gather(x, "data", tiled=True)
+
+        checked = jax.lax.cond(number % 1000 == 0, lambda: jnp.sum(jnp.tanh(gathered(x_BD))), lambda: 0.0)
+        return jax.lax.fori_loop(0, 8, lambda _, y_BF: jnp.tanh(y_BF @ gathered(w_DF)), jnp.ones((8, 256))), checked
+
+    split = jax.shard_map(
+        step, mesh=mesh, in_specs=(P("data"), P("data"), P()), out_specs=(P("data"), P()), check_vma=False
+    )
+    args = array(mesh, (256, 256), "data"), array(mesh, (8 * 8192, 4096), "data"), array(mesh, (), dtype=jnp.int32)
+    finding = only(diagnosing.diagnosed(mesh, split, *args, target=GPU))
+    assert (finding.kind, finding.is_remark) == ("repeated_in_loop", False)
+    assert finding.cost.share_of_step < 0.01 < 0.05 < finding.cost.share_at_most < 1
 
 
 def test_remarks_stand_last_and_without_advice_in_the_text(lab, tmp_path):
