@@ -93,7 +93,8 @@ def _of_strategy(program: Program) -> str | None:
         *_each_once(program, [s for s in program.sites if s not in numbers + gathers], _gradient),
     )
     demands = [demand for demand in found if demand is not None]
-    gathered = {demand.weight.number for demand in demands if demand.gathered_for in _PASSES}
+    gathers_of = Counter(demand.weight.number for demand in demands if demand.gathered_for in _PASSES)
+    gathered = set(gathers_of)
     updated = Counter(demand.update for demand in demands if demand.gathered_for == Phase.UPDATE)
     if not updated <= Counter(demand.update for demand in demands if demand.is_scattered):
         return None
@@ -106,7 +107,9 @@ def _of_strategy(program: Program) -> str | None:
     weights = f", each of {count(len(gathered), 'sharded weight')} is gathered once a pass" if gathered else ""
     weights += f", each of {count(updated.total(), 'updated weight')} is gathered once" if updated else ""
     beside = f", beside {count(len(numbers), 'number')} such as a loss" if numbers else ""
-    return f"it sends the least of data parallelism over {listed(axes)}: {gradients}{weights}{beside}"
+    # To keep it, as if nothing sharded it, would send less.
+    again = " that keeps no gathered weight for the backward pass" if gathers_of.total() > len(gathered) else ""
+    return f"it sends the least of data parallelism over {listed(axes)}{again}: {gradients}{weights}{beside}"
 
 
 def _gathered(program: Program, sites: list[Site]) -> list[_Demand | None]:

@@ -199,6 +199,29 @@ def test_sharded_weights_gathered_once_and_scattered_once_are_the_least_and_gath
     assert fsdp(2).least is None
 
 
+def layered(around):
+    mesh = cpu(fsdp=8)
+
+    def step(w, x):
+        def layer(x, w):
+            return jnp.tanh(x @ jax.lax.all_gather(w, "fsdp", tiled=True)), None
+
+        return w - 0.1 * jax.grad(lambda w: jnp.sum(jax.lax.scan(around(layer), x, w)[0]))(w)
+
+    rows = P(None, "fsdp")
+    function = jax.shard_map(step, mesh=mesh, in_specs=(rows, P("fsdp")), out_specs=rows, check_vma=False)
+    return diagnosed(mesh, function, array(mesh, (4, 64, 64), *rows), array(mesh, (16, 64), "fsdp"))
+
+
+def test_weights_that_are_gathered_again_for_the_backward_pass_are_the_least_of_steps_that_do_not_keep_them():
+    kept, again = layered(lambda layer: layer), layered(jax.checkpoint)
+    assert kept.ledger.totals().wire_bytes * 3 == again.ledger.totals().wire_bytes * 2
+    assert again.least == (
+        "it sends the least of data parallelism over fsdp that keeps no gathered weight for the backward pass: each of "
+        "1 gradient is summed once, each of 1 sharded weight is gathered once a pass"
+    )
+
+
 def test_without_what_jax_has_traced_nothing_is_said_of_a_redistribution(tmp_path):
     mesh = cpu(x=4, y=2)
     text = jax.jit(lambda a: a, out_shardings=jax.NamedSharding(mesh, P(None, "x"))).lower(array(mesh, (64, 64), "x"))
