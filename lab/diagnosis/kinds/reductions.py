@@ -224,7 +224,12 @@ def _given_back(program: Program, site: Site) -> list[tuple[int, Shape]]:
 
 def _twin(program: Program, site: Site, shape: Shape, told: Container[str]) -> Argument | None:
     """What the result would be on a device, were it not split over the axes of the sum; compilers may sum it
-    transposed. Of several one that was not told yet."""
+    transposed. Of several one that was not told yet; none where another argument that these axes do not split is as
+    large on a device, so that the gradient may be its own."""
+    over = set(site.transfer.axes or ())
+    others = [a for a in program.arguments if not over & {axis for dim in a.dims or () for axis in dim}]
+    if any(sorted(a.local.dims) == sorted(shape.dims) and a.local.dtype == shape.dtype for a in others):
+        return None
     alike = [a for a in program.arguments if sorted(_whole(a, site, program)) == sorted(shape.dims)]
     return min(alike, key=lambda a: (_whole(a, site, program) != shape.dims, program.named(a) in told), default=None)
 

@@ -328,6 +328,18 @@ def test_the_gradient_of_a_split_weight_that_is_given_back_whole_is_told_and_a_s
     assert "given_back_whole" not in kinds(diagnosed(mesh, jax.grad(gradient), w, x, out=P(*spec)))
 
 
+def test_the_gradient_of_a_weight_is_not_that_of_a_batch_which_is_as_large():
+    mesh = cpu(data=2, tensor=4)
+
+    def loss(w_DF, x_BD):
+        return jnp.mean(jnp.square(jnp.tanh(x_BD @ w_DF)))
+
+    args = array(mesh, (64, 256), None, "tensor"), array(mesh, (64, 64), "data")
+    found = diagnosed(mesh, jax.grad(loss), *args, out=P(None, "tensor"))
+    assert [(str(t.kind), t.axes) for t in found.ledger.transfers] == [("all_reduce", ("data",))]
+    assert kinds(found) == []
+
+
 def test_of_two_weights_whose_gradients_have_the_same_shape_each_is_told_by_its_name():
     mesh = cpu(d=8)
     up, down, x = (array(mesh, shape, "d") for shape in ((32, 128), (128, 32), (256, 32)))
