@@ -15,6 +15,8 @@ PACKS = frozenset({"concatenate", "dynamic-update-slice", "pad"})
 _PADDING = re.compile(r"^(\d+)_\d+$")
 FILLS = 'custom_call_target="ZeroCrop"'
 _MOST_PIECES = 1 << 12
+_FARTHEST = 100
+"""Of a value: only a damaged text's are made of each other."""
 
 
 class Piece(NamedTuple):
@@ -87,7 +89,10 @@ def filled_from_bytes(name: str, computation: Computation) -> int | None:
 
 def _filled(place: _Place) -> _Place | None:
     """What a value was filled up from: by a call, or where a smaller one is taken for it with its tile."""
-    while (instruction := place.instruction) is not None and instruction.operands:
+    for _ in range(_FARTHEST):
+        instruction = place.instruction
+        if instruction is None or not instruction.operands:
+            break
         inner = place.operands()[0]
         if instruction.opcode == "custom-call" and FILLS in instruction.attributes:
             return inner
@@ -144,15 +149,17 @@ def known_elements(value: _Place) -> int:
 
 def _source(value: _Place) -> str:
     """The name of the value outside of fusions, in whatever shape."""
-    while value.arguments:
+    for _ in range(_FARTHEST):
+        if not value.arguments:
+            return value.name
         outside, instruction = value.outside(), value.instruction
         if outside is not None:
             value = outside
         elif instruction is not None and instruction.opcode in _PASSED_ON and instruction.operands:
             value = value._replace(name=instruction.operands[0])
         else:
-            return ""
-    return value.name
+            break
+    return ""
 
 
 def _fused(place: _Place, module: Module) -> _Place | None:
