@@ -60,7 +60,7 @@ _LISTED_GROUPS, _PAIRS = re.compile(_LISTS), re.compile(rf'source_target_pairs="
 _SLICE_SIZES = re.compile(r"slice_sizes=\{(\{[\d,]*\}(?:,\{[\d,]*\})*)\}")
 _TELLING = MAY_BE_PADDED | PARAMETER | {"pad", "concatenate"}
 """Operations that tell of what they make more than its type, or stand for one elsewhere that does."""
-_FILLING = frozenset({"bitcast", "custom-call"})
+_FILLING = frozenset({"bitcast", "custom-call", "get-tuple-element", "all-reduce"})
 _GLOBAL_IDS = "use_global_device_ids=true"
 _WITH_GLOBAL_IDS = frozenset({Kind.ALL_REDUCE, Kind.ALL_GATHER, Kind.REDUCE_SCATTER})
 """Operations that may have that attribute."""

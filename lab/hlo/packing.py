@@ -81,8 +81,10 @@ def pieces(name: str, computation: Computation, module: Module, packed_by: froze
 
 
 def filled_from_bytes(name: str, computation: Computation) -> int | None:
-    """Of a value that a TPU's compiler fills up to whole tiles: its own bytes; None of another one."""
-    own = _filled(_Place(name, computation))
+    """Of a value that a TPU's compiler fills up to whole tiles, before it is summed inside a slice or after: its own
+    bytes; None of another one."""
+    place = _Place(name, computation)
+    own = _filled(place) or _filled(_before_sum(place))
     shape = _shape(own) if own else None
     return shape.bytes if shape else None
 
@@ -103,6 +105,24 @@ def _filled(place: _Place) -> _Place | None:
             return inner
         place = inner
     return None
+
+
+def _before_sum(place: _Place) -> _Place:
+    """What an all-reduce, of one value or of several, makes a value of; where none does, the value in some shape."""
+    for _ in range(_FARTHEST):
+        instruction = place.instruction
+        if instruction is None or not instruction.operands:
+            break
+        first, index = place.operands()[0], instruction.attribute("index") or ""
+        if instruction.opcode == "all-reduce":
+            return first
+        if instruction.opcode == "get-tuple-element" and index.isdecimal() and first.instruction is not None:
+            is_sum = first.instruction.opcode == "all-reduce"
+            return next(iter(first.operands()[int(index) :]), place) if is_sum else place
+        if instruction.opcode != "bitcast":
+            break
+        place = first
+    return place
 
 
 def _written(start: _Place, elements: int, module: Module, packed_by: frozenset[str]) -> Iterator[_Written]:

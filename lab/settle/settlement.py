@@ -236,7 +236,8 @@ def settle(predicted: Ledger, measured: Ledger, context: Context) -> Settlement:
 
 def _settled(predicted: Sequence[Transfer], measured: Ledger, context: Context) -> Settlement:
     unclaimed = tuple(_as_named(t, context) for t in _moving(measured))
-    open_terms = dict(enumerate(predicted))
+    # A message of as many bytes may be either's: that of what fills it by itself, before what is filled up to it.
+    open_terms = dict(sorted(enumerate(predicted), key=lambda placed: _is_filled_up(placed[1], context)))
     settled: dict[int, Term] = {}
 
     def settle_open(attempt: Attempt, may_claim: Callable[[Transfer, Transfer], bool]) -> None:
@@ -377,6 +378,10 @@ def _as_one(term: Transfer, unclaimed: Unclaimed, context: Context) -> Term | No
     """As predicted, unless the compiler is to make several of it: the others may have lost their names, and this one
     alone would leave them over."""
     return None if _is_made_several(term, context) else _as_predicted(term, unclaimed, context)
+
+
+def _is_filled_up(term: Transfer, context: Context) -> bool:
+    return any(t.padded_from_bytes is not None for t in emitted(term, context)[0])
 
 
 def _is_made_several(term: Transfer, context: Context) -> bool:

@@ -15,8 +15,8 @@ FILLED = (Kind.SEND_RECV, Kind.ALL_REDUCE)
 
 
 def claim(wanted: Transfer, unclaimed: Unclaimed, is_any_shift: bool = False) -> Unclaimed:
-    """As many executions as are wanted of transfers like it, those first whose scope and phase the text states; ()
-    where there are fewer.
+    """As many executions as are wanted of transfers like it, those first whose scope, filling and phase the text
+    states; () where there are fewer.
 
     Alike are kind, axes, group size and number of groups (those of a permute where they are stated), shift, dtype,
     payload, and of messages and sums between slices what they were filled up from, whether it always runs and whether
@@ -37,7 +37,7 @@ def claim_up_to(wanted: Transfer, unclaimed: Unclaimed, is_any_shift: bool = Fal
     ]
     missing = wanted.executions or 0
     taken: list[Transfer] = []
-    for transfer in sorted(alike, key=lambda t: (_fit(wanted, t), t.phase != wanted.phase, t.op_name is None)):
+    for transfer in sorted(alike, key=lambda t: _order(wanted, t)):
         share = min(missing, known(transfer.executions))
         taken += [replace(transfer, executions=share)] if share else []
         missing -= share
@@ -94,6 +94,12 @@ def is_of_scope(wanted: Transfer, scope: str) -> bool:
     is moved."""
     beside = {name for name in wanted.provenance.named_after if _lies_in(_parent(wanted.scope), _parent(name))}
     return scope in beside or _lies_in(scope, wanted.scope) or _lies_in(wanted.scope, scope)
+
+
+def _order(wanted: Transfer, found: Transfer) -> tuple[int, bool, bool, bool]:
+    """First what the text gives the wanted one's scope, then its filling, then its phase."""
+    is_filled_otherwise = found.padded_from_bytes != wanted.padded_from_bytes
+    return _fit(wanted, found), is_filled_otherwise, found.phase != wanted.phase, found.op_name is None
 
 
 def _fit(wanted: Transfer, found: Transfer) -> int:

@@ -174,7 +174,7 @@ def _in_whole_tiles(predicted: Transfer, context: Context, unclaimed: Unclaimed)
     """The messages that were filled up from as many bytes, with those that were not."""
     if predicted.network_kind is None:
         return ()
-    own = predicted.payload_bytes
+    own = predicted.padded_from_bytes or predicted.payload_bytes
     as_filled = [
         replace(predicted, payload_bytes=size, padded_from_bytes=own)
         for size in sorted({t.payload_bytes for t in unclaimed if t.network_kind and t.padded_from_bytes == own})

@@ -105,6 +105,37 @@ def test_a_message_tells_what_it_was_filled_up_from():
     assert (other.payload_bytes, other.padded_from_bytes) == (2048, None)
 
 
+@pytest.mark.parametrize(
+    ("summed", "own"),
+    [
+        ("%all = bf16[1024]{0} all-reduce(%flat), replica_groups={{0,1,2,3},{4,5,6,7}}, to_apply=%add", 512),
+        (
+            "%sums = (bf16[512]{0}, bf16[1024]{0}) all-reduce(%x, %flat), replica_groups={{0,1,2,3},{4,5,6,7}}, "
+            "to_apply=%add\n  %all = bf16[1024]{0} get-tuple-element(%sums), index=1",
+            512,
+        ),
+        (
+            "%sums = (bf16[1024]{0}, bf16[1024]{0}) all-reduce(%flat, %flat.2), replica_groups={{0,1,2,3},{4,5,6,7}}, "
+            "to_apply=%add\n  %all = bf16[1024]{0} get-tuple-element(%sums), index=1",
+            None,
+        ),
+        (
+            "%sums = (bf16[1024]{0}, bf16[1024]{0}) all-reduce(%flat, %flat), replica_groups={{0,1,2,3},{4,5,6,7}}, "
+            "to_apply=%add\n  %all = bf16[1024]{0} get-tuple-element(%sums), index=2",
+            None,
+        ),
+        ("%all = bf16[1024]{0} negate(%flat)", None),
+    ],
+)
+def test_a_message_tells_what_it_was_filled_up_from_before_its_sum_inside_a_slice(summed, own):
+    filled = (
+        '%own = bf16[4,64]{1,0} copy(%y)\n  %filled = bf16[1024]{0} custom-call(%own), custom_call_target="ZeroCrop"\n  '
+        "%flat = bf16[1024]{0} bitcast(%filled)\n  %flat.2 = bf16[1024]{0} concatenate(%x, %x), dimensions={0}\n  "
+    )
+    found = read_text(module_of(f"{filled}{summed}\n  {SEND}")).transfers
+    assert [t.padded_from_bytes for t in found if t.kind is Kind.SEND_RECV] == [own]
+
+
 def test_the_last_of_several_pieces_has_what_fills_the_message_up():
     own = "%flat = bf16[256]{0} bitcast(%y)\n  %own = bf16[768]{0} concatenate(%x, %flat), dimensions={0}\n  "
     (message,) = read_text(module_of(own + FILLED)).transfers

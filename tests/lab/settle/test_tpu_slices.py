@@ -191,6 +191,12 @@ def test_a_message_is_that_of_a_sum_by_what_it_was_filled_up_from(own, payload_b
     assert bool(left) is (expected is Status.MISSING)
 
 
+@pytest.mark.parametrize(("own", "expected"), [(4, Status.ATTRIBUTED), (8, Status.MISSING), (512, Status.MISSING)])
+def test_a_number_that_is_filled_up_to_more_than_a_tile_is_told_by_its_own_bytes(own, expected):
+    loss = replace(SUM, payload_bytes=4, dtype="f32", scope="loss", provenance=Provenance())
+    assert settled_with(message_of(loss, 4096, own), loss)[0] is expected
+
+
 @pytest.mark.parametrize(
     ("as_they_are", "filled", "expected"),
     [(3, 1, Status.ATTRIBUTED), (0, 4, Status.ATTRIBUTED), (2, 1, Status.MISSING), (3, 0, Status.MISSING)],
@@ -203,6 +209,24 @@ def test_messages_filled_up_in_some_executions_alone_are_counted_together(as_the
     inside = [t for t in emitted(HEADS, TWO)[0] if t.kind is not Kind.SEND_RECV]
     measured = Ledger((*inside, *(t for t in found if t.executions)), mesh=TWO.mesh)
     assert settle(Ledger((HEADS,), mesh=TWO.mesh), measured, TWO).terms[0].status is expected
+
+
+@pytest.mark.parametrize(("own", "loss"), [(4, Status.ATTRIBUTED), (8, Status.MISSING), (None, Status.MISSING)])
+@pytest.mark.parametrize("is_loss_first", [True, False])
+def test_a_message_of_a_whole_tile_is_of_what_fills_it_before_what_is_filled_up_to_it(own, loss, is_loss_first):
+    """A norm's 128 numbers, where the loss is filled up to more, behind what it is packed with."""
+    context, mesh = on("tpu:v5e:2x2*2", data=2, tensor=4), {"data": 2, "tensor": 4}
+    number = replace(NORM, payload_bytes=4, dtype="f32", executions=1, group_size=2, groups=4, provenance=Provenance())
+    vector = replace(number, axes=("data", "tensor"), payload_bytes=512, group_size=8, groups=1, scope="norm")
+    vector = replace(vector, provenance=Provenance(dims=(128,)))
+    inside, sent = emitted(vector, context)[0]
+    measured = inside, replace(sent, scope=""), replace(sent, scope="", payload_bytes=4096, padded_from_bytes=own)
+    terms = {"loss": replace(number, scope="loss"), "norm": vector}
+    order = ["loss", "norm"] if is_loss_first else ["norm", "loss"]
+    found = settle(Ledger(tuple(terms[name] for name in order), mesh=mesh), Ledger(measured, mesh=mesh), context)
+    assert {t.predicted.scope: t.status for t in found.terms} == {"loss": loss, "norm": Status.EXPLAINED}
+    assert [t.predicted.scope for t in found.terms] == order
+    assert len(found.unexplained) == (loss is Status.MISSING)
 
 
 def test_a_stack_of_norms_is_scattered_along_its_layers_and_its_messages_are_filled_up():
