@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +115,8 @@ def read_program(
     began = time.perf_counter()
     # Group ids count positions of the mesh that the arguments lie on, whatever mesh was offered.
     own, offered = mesh_of((*jax.tree.leaves(args), *_placed(program))), _axes(mesh)
-    if args or offered is None or own is None or own.size == offered.size:
+    is_of_others = offered is not None and own is not None and own.size != offered.size
+    if args or not (is_of_others or _splits(mesh, own)):
         mesh = own or mesh
     remarks: list[Remark] = []
     with shapes_only.callbacks_compile():
@@ -414,6 +417,16 @@ def mesh_of(leaves: Iterable[Any]) -> Any:
     shardings = (getattr(leaf, "sharding", leaf) for leaf in leaves)
     meshes = (s.mesh for s in shardings if isinstance(s, jax.sharding.NamedSharding))
     return next((mesh for mesh in meshes if isinstance(mesh, jax.sharding.Mesh)), None)
+
+
+def _splits(mesh: Any, own: Any) -> bool:
+    """A mesh has the devices of another one in their order, with axes of that one's split into several."""
+    import jax
+
+    if not isinstance(mesh, jax.sharding.Mesh) or not isinstance(own, jax.sharding.Mesh):
+        return False
+    steps, own_steps = (set(accumulate(each.devices.shape, mul)) for each in (mesh, own))
+    return own_steps < steps and list(mesh.devices.flat) == list(own.devices.flat)
 
 
 def _axes(mesh: Any) -> Axes | None:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from flax import nnx
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import lab
 from lab.compile import inspection, sources, xla_dump
@@ -91,6 +91,12 @@ def test_what_is_lowered_for_a_mesh_of_its_own_is_read_on_it(arguments):
     lowered = jax.jit(product).lower(*arguments)
     for program in (lowered, lowered.compile()):
         assert lab.inspect(program, mesh=offered).mesh == {"data": 2, "tensor": 4}
+
+
+def test_a_mesh_that_splits_an_axis_is_taken_where_its_devices_have_the_same_order(mesh, arguments):
+    lowered, split = jax.jit(product).lower(*arguments), mesh.devices.reshape(2, 2, 2)
+    for devices, expected in ((split, {"data": 2, "high": 2, "low": 2}), (split[::-1], {"data": 2, "tensor": 4})):
+        assert lab.inspect(lowered, mesh=Mesh(devices, ("data", "high", "low"))).mesh == expected
 
 
 def test_an_argument_that_a_step_does_without_moves_no_other_out_of_its_place(mesh):
