@@ -68,7 +68,7 @@ def notebook(tmp_path_factory):
         [sys.executable, "-c", NOTEBOOK],
         input=json.dumps(cells),
         cwd=tmp_path_factory.mktemp("notebook"),
-        env={"JAX_NUM_CPU_DEVICES": "8", "IPYTHONDIR": ".", "PATH": ""},
+        env={"JAX_NUM_CPU_DEVICES": "8", "JAX_PLATFORMS": "cpu", "IPYTHONDIR": ".", "PATH": ""},
         capture_output=True,
         text=True,
         timeout=200,
