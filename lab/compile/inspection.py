@@ -329,7 +329,7 @@ def _compiled(
 
 
 def _compiled_again(lowered: Any) -> tuple[LiveBuffer, ...]:
-    """The temporaries of the fullest moment; none where XLA dumps no buffers: a diagnosis does without them."""
+    """The temporaries of the fullest moment; none where XLA dumps no buffers: a diagnosis then lacks them."""
     import jax
 
     from lab.compile import shapes_only, xla_dump

@@ -209,6 +209,7 @@ def follow(
     Yields:
       The different calls so far, in their order.
     """
+    MESHES.clear()  # Of the program before, whose devices these are not.
     following = _Following(called)
     before, host = jax.config.values["jax_default_device"], jax.local_devices(backend="cpu")[0]
     run_jitted, put_one = pjit._pjit_call_impl_python, pxla.batched_device_put
@@ -326,6 +327,8 @@ class _Following(core.EvalTrace):
     def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
         if primitive is dispatch.device_put_p:
             return dispatch._batched_device_put_impl(*args, **params)
+        if primitive is pjit.sharding_constraint_p and any(isinstance(each, ShapeArray) for each in args):
+            return _constrained(args[0], params["sharding"])
         found = self.call(args, params) if primitive is pjit.jit_p else _shapes(primitive, args, params)
         if found is not None:
             return found
@@ -387,6 +390,29 @@ def _shapes(primitive: Any, args: Sequence[Any], params: dict[str, Any]) -> Any:
     placed = {each.shape: each._placed for each in given}
     arrays = [ShapeArray(aval, placed.get(aval.shape)) for aval in (found if primitive.multiple_results else [found])]
     return arrays if primitive.multiple_results else arrays[0]
+
+
+def _constrained(value: ShapeArray, wanted: Any) -> ShapeArray:
+    """`jax.lax.with_sharding_constraint` outside of jit, which lays an array out anew on the devices that it lies on.
+
+    Raises:
+      ValueError: JAX refuses it: the array lies on other devices.
+    """
+    if isinstance(wanted, NamedSharding) and isinstance(wanted.mesh, jax.sharding.AbstractMesh):
+        active = mesh_contexts.get_concrete_mesh()
+        mesh = getattr(value.sharding, "mesh", None) if active.empty else active
+        if not isinstance(mesh, jax.sharding.Mesh):
+            raise ValueError(
+                "with_sharding_constraint outside of jit: the spec needs a mesh; put the array on one first, with "
+                "jax.device_put, or activate it with jax.set_mesh"
+            )
+        wanted = NamedSharding(mesh, wanted.spec)
+    elif value.committed and isinstance(wanted, Sharding) and value.sharding.device_set != wanted.device_set:
+        raise ValueError(
+            f"with_sharding_constraint outside of jit: the array lies on {len(value.sharding.device_set)} devices and "
+            f"its sharding names {len(wanted.device_set)}; put it there first, with jax.device_put"
+        )
+    return _on(core.typeof(value), wanted)
 
 
 def _later(call: Called, index: int) -> Callable[[], Sharding]:

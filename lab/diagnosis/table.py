@@ -161,7 +161,7 @@ KINDS: tuple[Kind, ...] = (
         "sums in every iteration of products of what a loop carries, where one gather before it costs less",
         (rounds.summed_every_round,),
         costs="A reduction in each of N iterations, where the loop's small matrix gathered once is fewer bytes. Every "
-        "device then computes all of it: the finding says how much, and is told where that takes less time.",
+        "device then computes all of it: the finding says how much, and appears only where that takes less time.",
         cure="Put the loop into jax.shard_map behind one jax.lax.all_gather, and cut each device's part out after it. "
         "Sharding constraints do not do: the compiler splits what the loop carries again.",
         mesh="data=16",
