@@ -1,26 +1,62 @@
-"""What a compiled GPU program does, in its order: kernels with the bytes that they touch and the FLOPs of their
-products, collectives, loops, branches."""
+"""What a compiled program does, in its order: kernels with the bytes that they touch, the FLOPs of their products and
+what else takes their time, copies to and from the host, collectives, loops, branches."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
 
-from lab.hlo import collectives
+from lab.hlo import calls, collectives
 from lab.hlo.flops import Work, operand_shapes, products
+from lab.hlo.host_memory import HostCopy, host_copies
 from lab.hlo.loops import Scope
+from lab.hlo.multiplied import Product, product_of
 from lab.hlo.shapes import arrays
-from lab.hlo.text import RUNS_CALLEE, Computation, Instruction, parse
+from lab.hlo.text import RUNS_CALLEE, Computation, Instruction, Module, parse
 from lab.hlo.walk import runs
 
 FREE = frozenset(
     """parameter constant tuple get-tuple-element bitcast after-all partition-id replica-id opt-barrier fusion-done
-    copy-done async-done async-update""".split()
+    async-done async-update""".split()
 )
 """Opcodes without a kernel of their own."""
 SLICES = ("dynamic-slice", "slice", "gather")
 _KERNELS = ("fusion", "fusion-start", "custom-call", "custom-call-start")
+_FREE_CALLS = re.compile(
+    r"Sharding$|SPMD|xla\.sdy\.|annotate_device_placement|MoveTo|PinTo|Pin$|Unpin$|LayoutConstraint|AllocateBuffer"
+    r"|CreateBuffer|__nop|.*Bitcast|AsyncCollective|PrepareAsync|AssumeGather"
+)
+_PLAIN_CALLS = re.compile(r"__cudnn\$norm|cu_threefry|RngBitGenerator|X64|PadToStatic|SliceToDynamic")
+"""Passes over their operands and results."""
+_SORTING, _SCANNING = re.compile(r"__cub\$.*Sort|.*TopK"), re.compile(r"__cub\$.*Scan")
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+
+
+class Does(StrEnum):
+    """What the time of a kernel depends on."""
+
+    PASS = "pass over memory"
+    TRANSPOSE = "transpose"
+    PRODUCT = "product"
+    CONVOLUTION = "convolution"
+    ATTENTION = "attention"
+    ATTENTION_BACKWARD = "attention backward"
+    SORT = "sort"
+    SCAN = "scan"
+    GATHER = "gather"
+    SCATTER = "scatter"
+    UNKNOWN = "unknown"
+
+
+_BY_OPCODE = {
+    "sort": Does.SORT,
+    "reduce-window": Does.SCAN,
+    "scatter": Does.SCATTER,
+    "gather": Does.GATHER,
+}
 
 
 @dataclass(frozen=True)
@@ -32,15 +68,33 @@ class Kernel:
         alone.
       flops: of its products.
       elementwise_flops: of those that are multiplications and sums, and run on no matrix unit.
-      is_scattered: it transposes the last dim away element by element, so that neighbours in a thread's order are none
-        in memory.
+      does: what decides its time; a transpose moves the last dim away element by element, so that neighbours in a
+        thread's order are none in memory.
+      product: the largest of its products.
+      target: what a custom call calls.
+      cycles: that XLA's own model for TPUs expects it to take.
     """
 
     name: str
     bytes: int
     flops: int
-    is_scattered: bool = False
     elementwise_flops: int = 0
+    does: Does = Does.PASS
+    product: Product | None = None
+    target: str = ""
+    cycles: int | None = None
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy beside the kernels: to or from the host, or of a TPU's memory into its scratchpad. Of a pair of start and
+    done `name` is the start's."""
+
+    name: str
+    starts: bool
+    awaits: bool
+    bytes: int
+    is_host: bool
 
 
 @dataclass(frozen=True)
@@ -67,16 +121,26 @@ class Choice:
     branches: tuple[tuple[Step, ...], ...]
 
 
-Step = Kernel | Collective | Loop | Choice
+Step = Kernel | Copy | Collective | Loop | Choice
 
 
 def steps(text: str) -> tuple[Step, ...]:
     """A scheduled module's entry, loops nested; nothing of a text without an entry."""
-    module = parse(text)
-    return tuple(_steps(Scope(module, module.entry), products(module))) if module.entry else ()
+    return steps_of(parse(text))
 
 
-def _steps(scope: Scope, work: Mapping[Instruction, Work]) -> Iterator[Step]:
+def steps_of(module: Module) -> tuple[Step, ...]:
+    """The same of a parsed one."""
+    work = _Work(products(module), host_copies(module))
+    return tuple(_steps(Scope(module, module.entry), work)) if module.entry else ()
+
+
+class _Work(NamedTuple):
+    products: Mapping[Instruction, Work]
+    host_copies: Mapping[Instruction, HostCopy]
+
+
+def _steps(scope: Scope, work: _Work) -> Iterator[Step]:
     for i in scope.computation.instructions:
         opcode = i.opcode
         if opcode == "while":
@@ -91,8 +155,18 @@ def _steps(scope: Scope, work: Mapping[Instruction, Work]) -> Iterator[Step]:
             yield Collective(i.operands[0] if done else i.name, starts=not done, awaits=not opcode.endswith("-start"))
         elif fused := _fused_collective(i, scope):
             yield Collective(fused, starts=opcode != "fusion-done", awaits=opcode != "fusion-start")
-        elif opcode not in FREE:
-            yield _kernel(i, scope, work)
+        elif copy := _copy(i, scope, work.host_copies):
+            yield copy
+        elif opcode not in FREE and not (opcode.startswith("custom-call") and _FREE_CALLS.match(calls.target(i))):
+            yield _kernel(i, scope, work.products)
+
+
+def _copy(i: Instruction, scope: Scope, to_host: Mapping[Instruction, HostCopy]) -> Copy | None:
+    start = scope.computation.by_name.get(i.operands[0]) if i.opcode == "copy-done" else i
+    if start is None or (start.opcode != "copy-start" and start not in to_host):
+        return None
+    size = to_host[start].bytes if start in to_host else arrays(start.shape)[0].bytes
+    return Copy(start.name, i is start, i.opcode != "copy-start", size, is_host=start in to_host)
 
 
 def _fused_collective(i: Instruction, scope: Scope) -> str | None:
@@ -105,7 +179,7 @@ def _fused_collective(i: Instruction, scope: Scope) -> str | None:
     return next((j.name for j in fused.computation.instructions.having(collectives.OPCODES)), None) if fused else None
 
 
-def _loop(i: Instruction, scope: Scope, work: Mapping[Instruction, Work]) -> Iterator[Step]:
+def _loop(i: Instruction, scope: Scope, work: _Work) -> Iterator[Step]:
     """The condition of a loop is no work of the device, unless it communicates."""
     body, *conditions = [(run.times, tuple(_steps(run.scope, work))) for run in runs(i, scope)] or [(0, ())]
     condition = [step for _, tests in conditions if any(isinstance(s, Collective) for s in tests) for step in tests]
@@ -117,27 +191,71 @@ def _kernel(i: Instruction, scope: Scope, work: Mapping[Instruction, Work]) -> K
     operands, results = operand_shapes(i, scope.computation), arrays(i.shape)
     # The second result of a library's product is its workspace.
     written = results[0].bytes if i.opcode == "custom-call" and results else sum(shape.bytes for shape in results)
-    moved, is_scattered, multiplying = sum(shape.bytes for shape in operands) + written, False, [i]
+    moved, inside = sum(shape.bytes for shape in operands) + written, [(i, scope.computation)]
     if i.opcode in ("fusion", "fusion-start") and (fused := scope.callee(i)):
-        inside = fused.computation
-        moved = _read(inside) + (_written(inside, inside.root) if inside.root else 0)
-        is_scattered = i.attribute("kind") == "kLoop" and any(_moves_last_dim(j) for j in inside.instructions)
-        multiplying = list(_all_inside(fused))
+        moved = _read(fused.computation) + (
+            _written(fused.computation, root) if (root := fused.computation.root) else 0
+        )
+        inside = list(_all_inside(fused))
     elif i.opcode in SLICES:
         moved = 2 * written
     elif i.opcode == "dynamic-update-slice":
         moved = 2 * operands[1].bytes
-    found = [work[j] for j in multiplying if j in work]
+    found = [(j, where, work[j]) for j, where in inside if j in work]
     flops, elementwise = (
-        sum(one.flops or 0 for one in found if one.is_elementwise is alone) for alone in (False, True)
+        sum(one.flops or 0 for _, _, one in found if one.is_elementwise is alone) for alone in (False, True)
     )
-    return Kernel(i.name, moved, flops, is_scattered, elementwise)
+    multiplying = [product_of(j, where, one) for j, where, one in found if one.flops and not one.is_elementwise]
+    cycles = _CYCLES.search(i.extras)
+    return Kernel(
+        i.name,
+        moved,
+        flops,
+        elementwise,
+        _does(i, [j for j, _ in inside], found_unknown=any(one.flops is None for _, _, one in found), flops=flops),
+        max((one for one in multiplying if one), key=lambda one: one.flops, default=None),
+        calls.target(i) if i.opcode.startswith("custom-call") else "",
+        int(cycles[1]) if cycles else None,
+    )
 
 
-def _all_inside(scope: Scope) -> Iterator[Instruction]:
+def _does(i: Instruction, inside: list[Instruction], found_unknown: bool, flops: int) -> Does:
+    """Of several the one that takes longest, mostly."""
+    if i.opcode.startswith("custom-call"):
+        return _called(calls.target(i), flops)
+    opcodes = {j.opcode for j in inside}
+    if found_unknown:
+        return Does.UNKNOWN
+    if flops:
+        return Does.CONVOLUTION if "convolution" in opcodes and not _is_plain_product(inside) else Does.PRODUCT
+    if i.attribute("kind") in (None, "kLoop") and any(_moves_last_dim(j) for j in inside):
+        return Does.TRANSPOSE if i.opcode != "transpose" or i.attribute("kind") else Does.PASS
+    return next((does for opcode, does in _BY_OPCODE.items() if opcode in opcodes), Does.PASS)
+
+
+def _called(target: str, flops: int) -> Does:
+    if target.startswith("__cudnn$fmha"):
+        return Does.ATTENTION_BACKWARD if "Backward" in target else Does.ATTENTION
+    if "conv" in target.lower() and flops:
+        return Does.CONVOLUTION
+    if flops:
+        return Does.PRODUCT
+    if _SORTING.match(target):
+        return Does.SORT
+    if _SCANNING.match(target):
+        return Does.SCAN
+    return Does.PASS if _PLAIN_CALLS.match(target) else Does.UNKNOWN
+
+
+def _is_plain_product(inside: list[Instruction]) -> bool:
+    """TPUs write products as convolutions without a window."""
+    return all("window={size=" not in j.tail for j in inside if j.opcode == "convolution")
+
+
+def _all_inside(scope: Scope) -> Iterator[tuple[Instruction, Computation]]:
     """The instructions of a fused computation, and of those fused into it."""
     for i in scope.computation.instructions:
-        yield i
+        yield i, scope.computation
         for run in runs(i, scope):
             yield from _all_inside(run.scope)
 

@@ -1,55 +1,42 @@
-"""How long a compiled GPU step takes: its kernels one after the other at measured rates, its collectives beside them.
+"""How long a compiled step takes: its kernels one after the other, its collectives and copies beside them, each at a
+rate that says what it rests on.
 
-A collective is a kernel too, and begins between two others: one that is started while a kernel runs, or just before one
-is launched, waits until that one ends. Every rate is a measurement of its own (`lab.measure.bench.rates`); none is
-fitted to a step. Source: roofline (Ch. 8), alpha-beta (Ch. 13).
+A collective of a GPU is a kernel too, and begins between two others: one that is started while a kernel runs, or just
+before one is launched, waits until that one ends. No rate is fitted to a step. Source: roofline (Ch. 8), alpha-beta
+(Ch. 13).
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-
-import numpy as np
+from typing import Protocol
 
 from lab.core.known import known
 from lab.core.ledger import Kind, Ledger, Transfer
 from lab.core.units import count
-from lab.hlo.kernels import Choice, Collective, Kernel, Loop, Step, steps
+from lab.hlo.kernels import Choice, Collective, Copy, Does, Kernel, Loop, Step, steps
+from lab.measure.rates.curves import Curve, Rate
+from lab.measure.rates.table import Basis, Priced
 from lab.meshes.errors import UsageError
 
 _UNKNOWN = "the time of the step is unknown"
+_STEADY = 1e-9
+"""Trips whose ends differ by less than this share of a trip go on alike."""
+
+
+class Rates(Protocol):
+    """What kernels, transfers and copies take, and what a kernel loses for a second of communication beside it [s]."""
+
+    def kernel(self, kernel: Kernel) -> Priced: ...
+    def transfer(self, transfer: Transfer) -> Priced: ...
+    def copy(self, copy: Copy) -> Priced: ...
+    def slowed(self, kernel: Kernel) -> float: ...
 
 
 @dataclass(frozen=True)
-class Rate:
-    """Seconds of any amount of work: alpha_s + work / per_s."""
-
-    alpha_s: float
-    per_s: float
-
-    def seconds(self, work: float) -> float:
-        return self.alpha_s + work / self.per_s
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Seconds of amounts that were measured, (bytes, seconds), the smallest first; a launch is part of each."""
-
-    points: tuple[tuple[float, float], ...]
-
-    def seconds(self, count: float) -> float:
-        """Between two points on the line through them in logarithms; below the first its seconds, beyond the last at
-        its rate."""
-        sizes, seconds = np.array(self.points).T
-        if count >= sizes[-1]:
-            return float(count / sizes[-1] * seconds[-1])
-        return float(np.exp(np.interp(np.log(max(count, 1)), np.log(sizes), np.log(seconds))))
-
-
-@dataclass(frozen=True)
-class Rates:
+class TourRates:
     """What one device was measured to do.
 
     Attributes:
@@ -67,22 +54,33 @@ class Rates:
     slowed_products: float
     slowed_memory: float
 
-    def kernel_s(self, kernel: Kernel) -> float:
+    def kernel(self, kernel: Kernel) -> Priced:
         """The roofline: the slower of its product and its traffic."""
-        if kernel.is_scattered:
-            return max(self.memory.seconds(0), kernel.bytes / self.scattered_bytes_per_s)
-        return max(self.product.seconds(kernel.flops) if kernel.flops else 0.0, self.memory.seconds(kernel.bytes))
+        if kernel.does is Does.TRANSPOSE:
+            return _measured(max(self.memory.seconds(0), kernel.bytes / self.scattered_bytes_per_s))
+        product = self.product.seconds(kernel.flops) if kernel.flops else 0.0
+        return _measured(max(product, self.memory.seconds(kernel.bytes)))
 
-    def transfer_s(self, transfer: Transfer) -> float:
+    def transfer(self, transfer: Transfer) -> Priced:
         if transfer.kind not in self.links:
             raise UsageError(f"no measured rate of {transfer.kind}; measured are {', '.join(self.links)}")
         if transfer.wire_bytes is None:
             raise UsageError(f"{transfer.instruction}: its replica groups cannot be read, so that its time is unknown")
-        return self.links[transfer.kind].seconds(float(transfer.wire_bytes))
+        return _measured(self.links[transfer.kind].seconds(float(transfer.wire_bytes)))
+
+    def copy(self, copy: Copy) -> Priced:
+        return _measured(self.memory.seconds(2 * copy.bytes))
+
+    def slowed(self, kernel: Kernel) -> float:
+        return self.slowed_products if kernel.flops else self.slowed_memory
+
+
+def _measured(seconds: float) -> Priced:
+    return Priced(seconds, Basis.MEASURED, "tour")
 
 
 @dataclass(frozen=True)
-class MeasuredRates(Rates):
+class MeasuredRates(TourRates):
     """Those of links too, as `lab tour` records them."""
 
     links: Mapping[Kind, Curve]
@@ -94,7 +92,7 @@ class StepTime:
 
     Attributes:
       communication: on the wire, hidden or not.
-      exposed: what kernels wait for.
+      exposed: what kernels wait for, copies to and from the host among it.
       slowed: what they lose to communication beside them.
     """
 
@@ -106,8 +104,46 @@ class StepTime:
     slowed: float = 0.0
 
 
+@dataclass(frozen=True)
+class Event:
+    """Something that ran.
+
+    Attributes:
+      track: `kernels`, `wires` or `copies`; `loop` of trips that went on like those before.
+      start, end: seconds from the beginning of the step.
+      name: the instruction.
+    """
+
+    track: str
+    name: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """A step as it was run through.
+
+    Attributes:
+      by_rate: seconds that kernels ran and waited, by the rate that they rest on.
+      wires, exposed: seconds on the wire, and waited for, by instruction of a transfer or copy.
+      events: in order; of loops the first trips.
+    """
+
+    time: StepTime
+    by_rate: Mapping[Priced, float]
+    wires: Mapping[str, float]
+    exposed: Mapping[str, float]
+    events: tuple[Event, ...]
+
+
 def step_time(text: str, ledger: Ledger, rates: Rates, by_trip: Sequence[Collection[int]] = ()) -> StepTime:
-    """Runs a scheduled text on two streams: kernels, and collectives one at a time.
+    """Runs a scheduled text; see `seconds_of`."""
+    return seconds_of(steps(text), ledger, rates, by_trip).time
+
+
+def seconds_of(found: Sequence[Step], ledger: Ledger, rates: Rates, by_trip: Sequence[Collection[int]] = ()) -> Seconds:
+    """Runs a schedule on two streams: kernels, and collectives one at a time; copies beside both.
 
     Args:
       ledger: of the same text, with its mesh.
@@ -119,9 +155,8 @@ def step_time(text: str, ledger: Ledger, rates: Rates, by_trip: Sequence[Collect
     """
     if not ledger.is_complete:
         raise UsageError(f"{ledger.source or 'the ledger'} is not complete: {_UNKNOWN}")
-    found = steps(text)
     _check_met(found, ledger)
-    run = _Run(rates, {known(t.instruction): rates.transfer_s(t) for t in ledger.transfers}, by_trip)
+    run = _Run(rates, {known(t.instruction): rates.transfer(t) for t in ledger.transfers}, by_trip)
     if by_trip and not any(run.chooses(loop) for loop in _loops(found)):
         raise UsageError(
             f"branches of {len(by_trip)} trips were given, but no loop of the text has that many and a conditional"
@@ -131,7 +166,7 @@ def step_time(text: str, ledger: Ledger, rates: Rates, by_trip: Sequence[Collect
         raise UsageError(
             f"the text starts {', '.join((*run.ends, *run.waiting))} and does not wait for it in the same computation"
         )
-    return run.spent
+    return run.seconds()
 
 
 def _check_met(some: Iterable[Step], ledger: Ledger) -> None:
@@ -174,15 +209,19 @@ def _loops(some: Iterable[Step]) -> Iterator[Loop]:
 
 @dataclass
 class _Run:
-    """A run so far: when the wire is free, which collectives wait for it, and when the others end."""
+    """A run so far: when the wire is free, which collectives wait for it, and when others and copies end."""
 
     rates: Rates
-    wires: Mapping[str, float]
+    wires: Mapping[str, Priced]
     by_trip: Sequence[Collection[int]] = ()
-    spent: StepTime = field(default_factory=StepTime)
+    now: float = 0.0
+    spent: dict[tuple[str, object], float] = field(default_factory=lambda: defaultdict(float))
     wire_is_free: float = 0.0
+    copier_is_free: float = 0.0
     waiting: list[str] = field(default_factory=list)
     ends: dict[str, float] = field(default_factory=dict)
+    copies: dict[str, tuple[float, Priced]] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
 
     def through(self, some: Iterable[Step], taken: Collection[int] = ()) -> None:
         for step in some:
@@ -190,32 +229,94 @@ class _Run:
                 self.launch(step)
             elif isinstance(step, Collective):
                 self.communicate(step)
+            elif isinstance(step, Copy):
+                self.copy(step)
             elif isinstance(step, Choice):
                 self.choose(step, taken)
             else:
                 self.repeat(step)
 
     def launch(self, kernel: Kernel) -> None:
-        seconds = self.rates.kernel_s(kernel)
-        slows = self.rates.slowed_products if kernel.flops else self.rates.slowed_memory
-        slowed = slows * min(seconds, max(0.0, self.wire_is_free - self.spent.total))
-        self.spent.slowed += slowed
-        self.spent.total += seconds + slowed
-        if kernel.flops:
-            self.spent.products += seconds
-        else:
-            self.spent.memory += seconds
-        while self.waiting and self.wire_is_free <= self.spent.total:
+        priced = self.rates.kernel(kernel)
+        seconds = priced.seconds
+        slowed = self.rates.slowed(kernel) * min(seconds, max(0.0, self.wire_is_free - self.now))
+        self.events.append(Event("kernels", kernel.name, self.now, self.now + seconds + slowed))
+        self.now += seconds + slowed
+        self.spent["slowed", None] += slowed
+        self.spent["products" if kernel.flops else "memory", None] += seconds
+        self.spent["by rate", replace(priced, seconds=0.0)] += seconds + slowed
+        while self.waiting and self.wire_is_free <= self.now:
             self.begin()
 
     def begin(self) -> None:
         name = self.waiting.pop(0)
-        self.wire_is_free = max(self.wire_is_free, self.spent.total) + self.wires[name]
-        self.ends[name] = self.wire_is_free
+        start = max(self.wire_is_free, self.now)
+        self.ends[name] = self.wire_is_free = start + self.wires[name].seconds
+        self.events.append(Event("wires", name, start, self.wire_is_free))
+
+    def communicate(self, collective: Collective) -> None:
+        name = collective.name
+        if collective.starts:
+            self.waiting.append(name)
+            self.spent["wires", name] += self.wires[name].seconds
+        if collective.awaits:
+            while name in self.waiting:
+                self.begin()
+            if name not in self.ends:
+                raise UsageError(f"the text waits for {name}, which this computation does not start")
+            self.wait(self.ends.pop(name), name, self.wires[name])
+
+    def copy(self, copy: Copy) -> None:
+        if copy.starts:
+            priced = self.rates.copy(copy)
+            start = max(self.copier_is_free, self.now)
+            self.copier_is_free = start + priced.seconds
+            self.copies[copy.name] = self.copier_is_free, priced
+            self.events.append(Event("copies", copy.name, start, self.copier_is_free))
+        if copy.awaits and copy.name in self.copies:
+            end, priced = self.copies.pop(copy.name)
+            self.wait(end, copy.name, priced)
+
+    def wait(self, end: float, name: str, priced: Priced) -> None:
+        exposed = max(0.0, end - self.now)
+        self.now += exposed
+        self.spent["exposed", name] += exposed
+        self.spent["by rate", replace(priced, seconds=0.0)] += exposed
 
     def repeat(self, loop: Loop) -> None:
-        for taken in self.by_trip if self.chooses(loop) else [()] * known(loop.trips):
-            self.through(loop.body, taken)
+        if self.chooses(loop):
+            for taken in self.by_trip:
+                self.through(loop.body, taken)
+            return
+        trips, before, length = known(loop.trips), None, -1.0
+        for trip in range(trips):
+            began, spent = self.now, dict(self.spent)
+            self.through(loop.body)
+            ahead, last, length = self.ahead(), length, self.now - began
+            if before is not None and _same(before, ahead, length) and abs(length - last) <= _STEADY * length:
+                self.go_on(trips - trip - 1, length, spent)
+                return
+            before = ahead
+
+    def ahead(self) -> dict[str, float]:
+        """What is still to come, from now: when that is the same after two trips, so are the trips after them."""
+        free = {"": max(0.0, self.wire_is_free - self.now), "copies": max(0.0, self.copier_is_free - self.now)}
+        ends = {name: end - self.now for name, end in self.ends.items()}
+        return free | ends | {name: end - self.now for name, (end, _) in self.copies.items()}
+
+    def go_on(self, trips: int, length: float, before: Mapping[tuple[str, object], float]) -> None:
+        """As in the last trip."""
+        if not trips:
+            return
+        for key, seconds in list(self.spent.items()):
+            self.spent[key] = seconds + trips * (seconds - before.get(key, 0.0))
+        later = trips * length
+        self.events.append(Event("loop", f"{count(trips, 'trip')} like the last", self.now, self.now + later))
+        self.now += later
+        self.wire_is_free += later
+        self.copier_is_free += later
+        self.ends = {name: end + later for name, end in self.ends.items()}
+        self.copies = {name: (end + later, priced) for name, (end, priced) in self.copies.items()}
 
     def chooses(self, loop: Loop) -> bool:
         """Whether it is told which branches its trips take."""
@@ -228,21 +329,39 @@ class _Run:
         """The longest branch: devices that wait for one another's messages wait for who took it."""
         branches = [choice.branches[number] for number in taken] or choice.branches
         runs = [
-            replace(self, spent=replace(self.spent), waiting=list(self.waiting), ends=dict(self.ends)) for _ in branches
+            replace(
+                self,
+                spent=defaultdict(float, self.spent),
+                waiting=list(self.waiting),
+                ends=dict(self.ends),
+                copies=dict(self.copies),
+                events=list(self.events),
+            )
+            for _ in branches
         ]
         for run, branch in zip(runs, branches, strict=True):
             run.through(branch)
-        vars(self).update(vars(max(runs, key=lambda run: run.spent.total)))
+        vars(self).update(vars(max(runs, key=lambda run: run.now)))
 
-    def communicate(self, collective: Collective) -> None:
-        if collective.starts:
-            self.waiting.append(collective.name)
-            self.spent.communication += self.wires[collective.name]
-        if collective.awaits:
-            while collective.name in self.waiting:
-                self.begin()
-            if collective.name not in self.ends:
-                raise UsageError(f"the text waits for {collective.name}, which this computation does not start")
-            exposed = max(0.0, self.ends.pop(collective.name) - self.spent.total)
-            self.spent.exposed += exposed
-            self.spent.total += exposed
+    def seconds(self) -> Seconds:
+        parts: dict[str, dict[object, float]] = defaultdict(dict)
+        for (part, key), seconds in self.spent.items():
+            parts[part][key] = seconds
+        return Seconds(
+            StepTime(
+                self.now,
+                parts["products"].get(None, 0.0),
+                parts["memory"].get(None, 0.0),
+                sum(parts["wires"].values()),
+                sum(parts["exposed"].values()),
+                parts["slowed"].get(None, 0.0),
+            ),
+            {key: spent for key, spent in parts["by rate"].items() if isinstance(key, Priced)},
+            {str(key): spent for key, spent in parts["wires"].items()},
+            {str(key): spent for key, spent in parts["exposed"].items()},
+            tuple(self.events),
+        )
+
+
+def _same(before: Mapping[str, float], after: Mapping[str, float], length: float) -> bool:
+    return before.keys() == after.keys() and all(abs(before[at] - after[at]) <= _STEADY * length for at in before)

@@ -24,7 +24,8 @@ from lab.measure.bench.programs import (
     programs,
 )
 from lab.measure.bench.rates import CHAINS
-from lab.measure.step_time import Curve, Rate, Rates, step_time
+from lab.measure.rates.curves import Curve, Rate
+from lab.measure.step_time import TourRates, step_time
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
 from lab.meshes.hardware import Chip, measured_points
@@ -50,7 +51,7 @@ def assumed(links: Path | None) -> str:
     return ASSUMED + (f"as timed in {links}" if links else f"at {MESSAGE_S * 1e6:.0f} us and the rate of the link")
 
 
-def rates(target: Target, links: Path | None) -> Rates:
+def rates(target: Target, links: Path | None) -> TourRates:
     """Of one GPU of a target.
 
     Args:
@@ -67,7 +68,7 @@ def rates(target: Target, links: Path | None) -> Rates:
     gpu = target.hardware
     memory = REACHED * gpu.memory_bytes_per_s.value
     product = Rate(0.0, gpu.flops_per_s["bf16"].value)
-    return Rates(
+    return TourRates(
         product,
         Curve(((KERNEL_S * memory, KERNEL_S),)),
         memory,
@@ -77,12 +78,12 @@ def rates(target: Target, links: Path | None) -> Rates:
     )
 
 
-def estimated(chain: Chain, mesh: Mesh, over: Axes, sizes: Iterable[int], at: Rates) -> list[Measurement | LeftOut]:
+def estimated(chain: Chain, mesh: Mesh, over: Axes, sizes: Iterable[int], at: TourRates) -> list[Measurement | LeftOut]:
     """One chain at about these payloads [B]."""
     return [_estimated(program, at) for program in programs(chain, mesh, over, sizes)]
 
 
-def _estimated(program: Program, at: Rates) -> Measurement | LeftOut:
+def _estimated(program: Program, at: TourRates) -> Measurement | LeftOut:
     if why := difference(program):
         return program.left_out(why)
     seconds = step_time(known(program.compiled.as_text()), program.ledger, at).total / program.calls

@@ -19,10 +19,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from lab.core.clock import timed
 from lab.core.known import known
 from lab.core.ledger import Kind
-from lab.hlo.kernels import Kernel, steps
+from lab.hlo.kernels import Does, Kernel, steps
 from lab.measure import fit
 from lab.measure.bench.record import Bench
-from lab.measure.step_time import Curve, MeasuredRates, Rate
+from lab.measure.rates.curves import Curve, Rate
+from lab.measure.step_time import MeasuredRates
 from lab.meshes.errors import UsageError
 
 SHORT, LONG, LONGER = 2, 22, 402
@@ -210,7 +211,7 @@ def _scattered() -> float:
         .compile(compiler_options=UNTUNED)
     )
     (kernel,) = [step for step in steps(known(turn.as_text())) if isinstance(step, Kernel)]
-    if not kernel.is_scattered:
+    if kernel.does is not Does.TRANSPOSE:
         raise UsageError(
             f"XLA transposes {x.shape} in {kernel.name}, not element by element; the rate of such kernels cannot be "
             "measured"

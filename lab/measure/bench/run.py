@@ -16,7 +16,7 @@ from lab.measure.bench.estimate import assumed, estimated, rates
 from lab.measure.bench.machine import ahead_of_time, machine
 from lab.measure.bench.record import Bench
 from lab.measure.bench.timing import launch_seconds, measured
-from lab.measure.step_time import Rates
+from lab.measure.step_time import TourRates
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh, prepare
 from lab.meshes.errors import UsageError
@@ -61,7 +61,7 @@ def bench(
     return Bench(command, date, machine(mesh.devices.flat[0]), axes, spanned, launch_s, found)
 
 
-def _rates(target: Target, links: Path | None) -> Rates | None:
+def _rates(target: Target, links: Path | None) -> TourRates | None:
     """None where devices are there, and tell for themselves."""
     if target.platform not in RUNNABLE:
         return rates(target, links)
@@ -73,7 +73,7 @@ def _rates(target: Target, links: Path | None) -> Rates | None:
     return None
 
 
-def _kernels(algorithms: Sequence[str], mesh: Mesh, spanned: Axes, at: Rates | None) -> bool:
+def _kernels(algorithms: Sequence[str], mesh: Mesh, spanned: Axes, at: TourRates | None) -> bool:
     """Whether those that GPUs alone have are timed: where they are named, since kernels that wait for one another could
     wait for ever.
 

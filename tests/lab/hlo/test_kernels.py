@@ -3,7 +3,8 @@ their order."""
 
 import pytest
 
-from lab.hlo.kernels import Choice, Collective, Kernel, Loop, steps
+from lab.hlo.kernels import Choice, Collective, Does, Kernel, Loop, steps
+from lab.hlo.multiplied import Product
 
 HEAD = """HloModule jit_step, is_scheduled=true, num_partitions=2
 
@@ -77,16 +78,19 @@ def entry(*lines: str) -> tuple:
         ("ROOT %k = f32[8,64]{1,0} fusion(%stack, %x, %i), kind=kLoop, calls=%fused_put", Kernel("k", 2 * 256 + 4, 0)),
         (
             "ROOT %k = f32[4,16]{1,0} fusion(%t), kind=kLoop, calls=%fused_turn",
-            Kernel("k", 2 * 256, 0, is_scattered=True),
+            Kernel("k", 2 * 256, 0, does=Does.TRANSPOSE),
         ),
         ("ROOT %k = f32[4,16]{1,0} fusion(%t), kind=kInput, calls=%fused_turn", Kernel("k", 2 * 256, 0)),
         (
             "ROOT %k = f32[8,4]{1,0} fusion(%stack, %w), kind=kCustom, calls=%fused_product",
-            Kernel("k", 2048 + 1024 + 128, 2 * 8 * 64 * 4),
+            Kernel("k", 2048 + 1024 + 128, 2 * 8 * 64 * 4, does=Does.PRODUCT, product=Product(1, 8, 4, 64, "tf32")),
         ),
         ("ROOT %k = f32[64]{0} copy(%x)", Kernel("k", 2 * 256, 0)),
-        ("ROOT %k = (f32[64]{0}, f32[64]{0}) sort(%x, %x), dimensions={0}", Kernel("k", 4 * 256, 0)),
-        ('ROOT %k = () custom-call(%x), custom_call_target="__nop"', Kernel("k", 256, 0)),
+        ("ROOT %k = (f32[64]{0}, f32[64]{0}) sort(%x, %x), dimensions={0}", Kernel("k", 4 * 256, 0, does=Does.SORT)),
+        (
+            'ROOT %k = () custom-call(%x), custom_call_target="their_kernel"',
+            Kernel("k", 256, 0, does=Does.UNKNOWN, target="their_kernel"),
+        ),
     ],
     ids=[
         "all of two operands",

@@ -6,13 +6,14 @@ import pytest
 
 from lab.core.ledger import Kind
 from lab.hlo import read_text
-from lab.hlo.kernels import Choice, Kernel, Loop, steps
-from lab.measure.step_time import Curve, Rate, Rates, _check_met, step_time
+from lab.hlo.kernels import Choice, Does, Kernel, Loop, steps
+from lab.measure.rates.curves import Curve, Rate
+from lab.measure.step_time import TourRates, _check_met, step_time
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
 from tests.data import kept
 
-RATES = Rates(
+RATES = TourRates(
     product=Rate(alpha_s=2.0, per_s=100.0),
     memory=Curve(((10.0, 1.0), (1000.0, 10.0))),
     scattered_bytes_per_s=5.0,
@@ -31,13 +32,13 @@ RATES = Rates(
         (Kernel("beyond the largest, at its rate", 2000, 0), 20.0),
         (Kernel("a product longer than its traffic", 10, 800), 10.0),
         (Kernel("traffic longer than its product", 1000, 100), 10.0),
-        (Kernel("scattered", 20, 0, is_scattered=True), 4.0),
-        (Kernel("scattered, but short", 1, 0, is_scattered=True), 1.0),
+        (Kernel("scattered", 20, 0, does=Does.TRANSPOSE), 4.0),
+        (Kernel("scattered, but short", 1, 0, does=Does.TRANSPOSE), 1.0),
     ],
     ids=lambda each: each.name if isinstance(each, Kernel) else None,
 )
 def test_a_kernel_takes_the_slower_of_product_and_traffic(kernel, seconds):
-    assert RATES.kernel_s(kernel) == pytest.approx(seconds)
+    assert RATES.kernel(kernel).seconds == pytest.approx(seconds)
 
 
 ALL = "channel_id=1, replica_groups={{0,1}}, use_global_device_ids=true"
@@ -275,7 +276,7 @@ def test_a_product_with_a_vector_takes_as_long_as_reading_its_matrix():
     *_, kernel = steps(text)
     assert (kernel.flops, kernel.elementwise_flops, kernel.bytes) == (0, 2 * 64 * 8, 4 * (64 * 8 + 8 + 64))
     assert ledger(text).flops == kernel.elementwise_flops
-    assert RATES.kernel_s(kernel) == RATES.memory.seconds(kernel.bytes)
+    assert RATES.kernel(kernel).seconds == RATES.memory.seconds(kernel.bytes)
 
 
 GPU_TEXTS = sorted(name for name, entry in kept.index().items() if entry["target"].startswith("gpu"))

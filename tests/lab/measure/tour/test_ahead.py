@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from lab.core.ledger import Kind
-from lab.measure.step_time import Curve, MeasuredRates, Rate
+from lab.measure.rates.curves import Curve, Rate
+from lab.measure.step_time import MeasuredRates
 from lab.measure.tour import ahead
 from lab.measure.tour.apart import TILED, apart
 from lab.meshes.targets import parse_target

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lab.hlo.kernels import Collective, Kernel
-from lab.measure.step_time import _Run
+from lab.measure.step_time import _measured, _Run
 from lab.measure.tour.apart import TILED
 from lab.measure.tour.times import SIZES
 from tests.paths import ROOT
@@ -245,14 +245,13 @@ def predicted_round(kernel, count, wire, kernels):
     """By the rule of `lab.measure.step_time`, at the rates of the tour."""
     rates = TOUR["rates"]
     at = SimpleNamespace(
-        kernel_s=lambda _: kernels / count,
-        slowed_products=rates["slowed_products"],
-        slowed_memory=rates["slowed_memory"],
+        kernel=lambda _: _measured(kernels / count),
+        slowed=lambda one: rates["slowed_products" if one.flops else "slowed_memory"],
     )
-    run = _Run(at, {"sum": wire})
+    run = _Run(at, {"sum": _measured(wire)})
     launched = [Kernel(kernel, 1, int(kernel == "product"))] * count
     run.through([Collective("sum", True, False), *launched, Collective("sum", False, True)])
-    return run.spent.total
+    return run.now
 
 
 def predicted_from_its_start(kernel, count, wire, kernels):

@@ -1,0 +1,172 @@
+"""The rates of a chip as they are kept: one JSON a chip, each rate with its source and how far measured times lie from
+it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+
+from lab.core.codec import from_json
+from lab.core.ledger import Kind
+from lab.hlo.kernels import Does
+from lab.measure.rates.curves import Curve, Rate, Tile, Tiles
+from lab.meshes.documents import read_json
+from lab.meshes.errors import UsageError
+from lab.meshes.platforms import LinkName
+
+SCHEMA: Final = "sharding-lab/rates/1"
+Spread = Annotated[float, msgspec.Meta(ge=0)]
+"""Nine of ten of the measured times lie within this share of what the rate gives."""
+
+
+class Basis(StrEnum):
+    """What a time rests on, the best first."""
+
+    MEASURED = "measured"
+    ESTIMATED = "XLA's estimate"
+    DATA_SHEET = "data sheet"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True)
+class Priced:
+    """What something takes.
+
+    Attributes:
+      by: the rate, for people: `bf16 products`.
+      spread: nine of ten of what was measured lie within this share of it.
+    """
+
+    seconds: float
+    basis: Basis
+    by: str
+    spread: float = 0.0
+
+
+@dataclass(frozen=True)
+class Source:
+    """Attributes: basis: of the rates that name it; method: how it was measured, or worked out."""
+
+    basis: Basis
+    text: str
+    date: str
+    method: str
+
+
+@dataclass(frozen=True)
+class Products:
+    """Of one dtype; see `Tiles`."""
+
+    alpha_s: float
+    wave_s: float
+    per_s: float
+    units: int
+    tiles: tuple[Tile, ...]
+    spread: Spread
+    source: str
+
+    @property
+    def tiled(self) -> Tiles:
+        return Tiles(self.alpha_s, self.wave_s, self.per_s, self.units, self.tiles)
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Seconds of kernels that read and write so many bytes; see `Curve`."""
+
+    points: tuple[tuple[float, float], ...]
+    spread: Spread
+    source: str
+
+    @property
+    def curve(self) -> Curve:
+        return Curve(self.points)
+
+
+@dataclass(frozen=True)
+class Work:
+    """Of one kind of kernel: seconds are alpha_s + work / per_s, of FLOPs or of bytes read and written.
+
+    Attributes:
+      dtype: that it holds for; any by default.
+    """
+
+    does: Does
+    of: Annotated[str, msgspec.Meta(pattern="^(bytes|flops)$")]
+    alpha_s: float
+    per_s: float
+    spread: Spread
+    source: str
+    dtype: str = ""
+
+    @property
+    def rate(self) -> Rate:
+        return Rate(self.alpha_s, self.per_s)
+
+
+@dataclass(frozen=True)
+class LinkRate:
+    """Seconds of a collective by the wire bytes of one device; see `Curve`.
+
+    Attributes:
+      devices: in a group.
+      of_hosts: how many hosts or slices a group spans.
+    """
+
+    link: LinkName
+    kind: Kind
+    devices: int
+    points: tuple[tuple[float, float], ...]
+    spread: Spread
+    source: str
+    of_hosts: int = 1
+
+
+@dataclass(frozen=True)
+class ChipRates:
+    """Everything known of one chip.
+
+    Attributes:
+      chip: its key in the table of hardware.
+      products: by the dtype of the arithmetic.
+      host_copy: of bytes to or from the host.
+      slowed_products, slowed_memory: seconds that such kernels lose for a second of communication beside them.
+      clock_hz: of a TPU, whose cycles XLA estimates.
+    """
+
+    schema: Annotated[str, msgspec.Meta(pattern=f"^{SCHEMA}$")]
+    chip: str
+    sources: Mapping[str, Source]
+    products: Mapping[str, Products]
+    memory: Passes
+    work: tuple[Work, ...] = ()
+    host_copy: Work | None = None
+    links: tuple[LinkRate, ...] = ()
+    slowed_products: float = 0.0
+    slowed_memory: float = 0.0
+    clock_hz: float | None = None
+
+
+@cache
+def rates_of(chip: str) -> ChipRates:
+    """Those that ship with the lab.
+
+    Raises:
+      UsageError: there are none of this chip.
+    """
+    file = files("lab.measure.rates") / "chips" / f"{chip}.json"
+    if not file.is_file():
+        raise UsageError(f"no rates of {chip}; there are rates of {', '.join(shipped())}")
+    return from_json(ChipRates, read_json(Path(str(file)), "expected the rates of a chip, as they ship with the lab"))
+
+
+def shipped() -> tuple[str, ...]:
+    folder = files("lab.measure.rates") / "chips"
+    return tuple(sorted(one.name.removesuffix(".json") for one in folder.iterdir() if one.name.endswith(".json")))
