@@ -12,9 +12,12 @@ import jax
 from jax.extend import source_info_util
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from lab.compile import explicit_types
+
 Edit = Callable[[Any, Sequence[Any]], Sequence[Any]]
 """What stands in place of an equation: from it and its operands to its results."""
-CONSTRAINT = "sharding_constraint"
+CONSTRAINTS = frozenset({"sharding_constraint", "reshard"})
+"""The second on mesh axes of type Explicit."""
 # What stands in names of instructions for the calls around them, beside jit(..) and shard_map.
 _AROUND = re.compile(r"(?:while/(?:body|cond)|cond/branch_\d+_fun|closed_call|checkpoint|remat\d*|core_call)/")
 _PASSES = frozenset(
@@ -57,13 +60,13 @@ def named(jaxpr: Any, op_name: str) -> list[Equation]:
 
 def constraint_at(found: Equation) -> Equation | None:
     """A sharding constraint: the equation itself, the nearest that its result meets, or one that makes its operand."""
-    if found.primitive == CONSTRAINT:
+    if found.primitive in CONSTRAINTS:
         return found
     if nearest := constraint_on(found.inside, found.equation.outvars):
         return nearest
     made = set(map(id, found.equation.invars))
     makers = (eqn for eqn in found.inside.eqns if any(id(v) in made for v in eqn.outvars))
-    return next((Equation(CONSTRAINT, eqn, found.inside) for eqn in makers if eqn.primitive.name == CONSTRAINT), None)
+    return next((Equation("", eqn, found.inside) for eqn in makers if eqn.primitive.name in CONSTRAINTS), None)
 
 
 def constraint_on(jaxpr: Any, values: Sequence[Any]) -> Equation | None:
@@ -71,8 +74,8 @@ def constraint_on(jaxpr: Any, values: Sequence[Any]) -> Equation | None:
     met = set(map(id, values))
     for eqn in jaxpr.eqns:
         if any(id(v) in met for v in eqn.invars):
-            if eqn.primitive.name == CONSTRAINT:
-                return Equation(CONSTRAINT, eqn, jaxpr)
+            if eqn.primitive.name in CONSTRAINTS:
+                return Equation("", eqn, jaxpr)
             met |= set(map(id, eqn.outvars)) if eqn.primitive.name in _PASSES else set()
     return None
 
@@ -101,12 +104,21 @@ def evaluated(
 def _results(eqn: Any, operands: list[Any], edits: Mapping[int, Edit], is_as_traced: bool) -> Sequence[Any]:
     if id(eqn) in edits:
         return edits[id(eqn)](eqn, operands)
-    touched = [(name, inner) for name, inner in _inner(eqn) if not is_as_traced or _has(inner, edits)]
+    types = None
+    if is_retyped := explicit_types.is_retyped(eqn, operands):
+        types = explicit_types.inner_types(eqn, operands)
+        if types is None and any(_inner(eqn)):
+            operands, is_retyped = explicit_types.as_traced(eqn, operands), False
+    touched = [(name, inner) for name, inner in _inner(eqn) if is_retyped or not is_as_traced or _has(inner, edits)]
     if not touched:
         return bound(eqn, operands)
 
     def anew(inner: Any) -> Callable[..., list[Any]]:
-        return lambda *args: evaluated(_open(inner), getattr(inner, "consts", ()), args, edits, is_as_traced)
+        def results(*args: Any) -> list[Any]:
+            found = evaluated(_open(inner), getattr(inner, "consts", ()), args, edits, is_as_traced)
+            return explicit_types.results_for(eqn, operands, found)
+
+        return results
 
     if eqn.primitive.name == "shard_map":
         given = eqn.params
@@ -121,16 +133,29 @@ def _results(eqn: Any, operands: list[Any], edits: Mapping[int, Edit], is_as_tra
         return list(mapped(*operands))
     params = dict(eqn.params)
     for name, inner in touched:
-        traced = jax.make_jaxpr(anew(inner))(*(v.aval for v in _open(inner).invars))
+        traced = jax.make_jaxpr(anew(inner))(*(types or (v.aval for v in _open(inner).invars)))
         params[name] = _put(params[name], inner, traced if isinstance(inner, ClosedJaxpr) else _open(traced))
     return bound(eqn.replace(params=params), operands)
 
 
 def bound(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
     """The results of an equation as it is; sums whose result is known to be the same on all devices as other sums, for
-    where JAX is not told to check that."""
+    where JAX is not told to check that. Where operands have other shardings in their types than it was traced with, in
+    the first way that JAX's types allow."""
     if eqn.primitive.name == "psum_invariant":
         return list(jax.lax.psum(tuple(operands), eqn.params["axes"]))
+    if not explicit_types.is_retyped(eqn, operands):
+        return _bound(eqn, operands)
+    *ways, last = explicit_types.ways(eqn, operands)
+    for way in ways:
+        try:
+            return _bound(*way)
+        except Exception:  # JAX says in several ways that types do not agree.
+            continue
+    return _bound(*last)
+
+
+def _bound(eqn: Any, operands: Sequence[Any]) -> list[Any]:
     found = eqn.primitive.bind(*operands, **eqn.primitive.get_bind_params(eqn.params))
     return list(found) if eqn.primitive.multiple_results else [found]
 

@@ -177,7 +177,12 @@ def _changed(found: Any, mesh: Any, target: Target | None, source: str, until_du
     except NotApplicable:
         raise
     except Exception as error:  # Whatever JAX or XLA has against a change is no fault of the program.
-        raise NotApplicable(f"{type(error).__name__}: {one_line(error)}") from error
+        cause = type(error).__name__
+        # JAX has no public name for the error.
+        why = "the shardings in the program's types (axes of type Explicit) do not allow it" * (
+            cause == "ShardingTypeError"
+        )
+        raise NotApplicable(f"{why or cause}: {one_line(error)}") from error
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from lab.compile import equations
 from lab.compile.equations import Edit, Equation
+from lab.compile.explicit_types import pinned
 from lab.diagnosis import remedy as changes
 from lab.diagnosis.remedy import Change, NotApplicable
 from lab.diagnosis.specs import Dims, most_alike
@@ -130,12 +131,9 @@ def _lowered(program: _Program) -> jax.stages.Lowered:
 
     def flat(*args: Any) -> list[Any]:
         own, more = args[: len(program.args)], dict(zip(passed, args[len(program.args) :], strict=True))
-        pinned = [
-            jax.lax.with_sharding_constraint(arg, program.pins[number]) if number in program.pins else arg
-            for number, arg in enumerate(own)
-        ]
+        given = [pinned(arg, program.pins[number]) if number in program.pins else arg for number, arg in enumerate(own)]
         consts = [more.get(number, const) for number, const in enumerate(jaxpr.consts)]
-        return equations.evaluated(jaxpr.jaxpr, consts, pinned, program.edits, program.is_as_traced)
+        return equations.evaluated(jaxpr.jaxpr, consts, given, program.edits, program.is_as_traced)
 
     flat.__name__ = flat.__qualname__ = program.params["name"]
     jitted = jax.jit(
@@ -216,7 +214,7 @@ def _pin_operand(program: _Program, change: changes.PinOperand) -> None:
     placed, number = program.placed(change.dims), change.operand
 
     def edit(eqn: Any, operands: Sequence[Any]) -> list[Any]:
-        pin = partial(jax.lax.with_sharding_constraint, shardings=placed)
+        pin = partial(pinned, placed=placed)
         given = [pin(each) if at == number else each for at, each in enumerate(operands)]
         results = equations.bound(eqn, given)
         return list(results) if number is not None else [pin(results[0]), *results[1:]]
@@ -225,7 +223,7 @@ def _pin_operand(program: _Program, change: changes.PinOperand) -> None:
 
 
 def _constraints(program: _Program, op_name: str) -> list[Equation]:
-    every = [at for at in equations.equations(program.jaxpr.jaxpr) if at.primitive == equations.CONSTRAINT]
+    every = [at for at in equations.equations(program.jaxpr.jaxpr) if at.primitive in equations.CONSTRAINTS]
     if not op_name and len(every) == 1:
         return every
     if op_name in program.names:  # Newer XLA names what it moves of an argument after that.
@@ -242,7 +240,7 @@ def _pin_before(program: _Program, change: changes.PinBefore) -> None:
     def edit(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
         (x,) = operands
         for dims in change.steps:
-            x = jax.lax.with_sharding_constraint(x, program.placed(dims))
+            x = pinned(x, program.placed(dims))
         return equations.bound(eqn, [x])
 
     program.edit(_constraints(program, change.equation), edit)
@@ -251,12 +249,14 @@ def _pin_before(program: _Program, change: changes.PinBefore) -> None:
 def _pin_instead(program: _Program, change: changes.PinInstead) -> None:
     program.edit(
         _constraints(program, change.equation),
-        lambda _, operands: [jax.lax.with_sharding_constraint(operands[0], program.placed(change.dims))],
+        lambda _, operands: [pinned(operands[0], program.placed(change.dims))],
     )
 
 
 def _free_unnamed(program: _Program, change: changes.FreeUnnamed) -> None:
     def edit(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
+        if "sharding" not in eqn.params:
+            raise NotApplicable("axes of type Explicit leave no dim to the compiler")
         spec = getattr(eqn.params["sharding"], "spec", None)
         if spec is None:
             raise NotApplicable("the constraint has no PartitionSpec")
@@ -264,7 +264,7 @@ def _free_unnamed(program: _Program, change: changes.FreeUnnamed) -> None:
         if not any(names):
             return operands
         free = P(*(P.UNCONSTRAINED if name is None else name for name in names))
-        return [jax.lax.with_sharding_constraint(operands[0], NamedSharding(program.mesh, free))]
+        return [pinned(operands[0], NamedSharding(program.mesh, free))]
 
     program.edit(_constraints(program, change.equation), edit)
 
@@ -444,7 +444,7 @@ def _keep_large_side(program: _Program, change: changes.KeepLargeSide) -> None:
             if change.is_summed:
                 dims[contracted[side][0]] = change.axes
             if change.is_summed or side != large:
-                given[side] = jax.lax.with_sharding_constraint(given[side], program.placed(tuple(dims)))
+                given[side] = pinned(given[side], program.placed(tuple(dims)))
         if change.is_summed:
             return equations.bound(eqn, given)
         free = [
@@ -453,7 +453,7 @@ def _keep_large_side(program: _Program, change: changes.KeepLargeSide) -> None:
         ]
         at = len(batch[0]) + (len(free[0]) if large else 0)
         split = tuple(change.axes if dim == at else () for dim in range(len(eqn.outvars[0].aval.shape)))
-        return [jax.lax.with_sharding_constraint(equations.bound(eqn, given)[0], program.placed(split))]
+        return [pinned(equations.bound(eqn, given)[0], program.placed(split))]
 
     program.edit(program.found(change.equation), edit)
 
