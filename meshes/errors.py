@@ -14,11 +14,14 @@ class UsageError(ValueError):
 
 def no_such(what: str, name: object, known: Iterable[str], where: str = "", shown_by: str = "") -> UsageError:
     """`no axis 'tensr' in the mesh; did you mean tensor? known are data, tensor`; of many names, `shown_by` is the
-    command that shows all."""
+    command that shows all, and less need be alike."""
     names = list(known)
     given = str(name).lower()
     holding = [known for known in names if len(given) > 2 and given in known]
-    close = list(dict.fromkeys([*holding, *get_close_matches(given, names, cutoff=0.7)]))[:3]
+    near = get_close_matches(given, names, cutoff=0.7) or (
+        get_close_matches(given, names, 1, cutoff=0.55) if shown_by and not holding else []
+    )
+    close = list(dict.fromkeys([*holding, *near]))[:3]
     every = f"known are {', '.join(names) or 'none'}"
     if not close:
         rest = f"{shown_by} shows all" if shown_by else every

@@ -87,12 +87,24 @@ def parse_target(text: str) -> Target:
     name, _, size = rest.rpartition(":")
     sizes = re.fullmatch(_SIZES.get(platform, "(?!)"), size)
     if not sizes or (platform == "cpu") != (name == "") or rest.startswith(":"):
-        raise UsageError(f"target {text!r}: expected {FORMS}")
+        raise UsageError(f"target {text!r}: {_meant(text.strip())}expected {FORMS}")
     if name and name not in chip_names(platform):
         raise UsageError(f"target {text!r}: {no_such(f'{platform} chip', name, chip_names(platform))}")
     target = Target(Platform(platform), name or None, tuple(map(int, sizes[1].split("x"))), int(sizes[2] or 1))
     _check_extent(text, target)
     return target
+
+
+def _meant(text: str) -> str:
+    """`did you mean gpu:h100:2x8? ` for a target without its platform."""
+    name = text.lower().partition(":")[0]
+    for platform, size in ((Platform.GPU, "HOSTSxGPUS"), (Platform.TPU, "TOPOLOGY")):
+        if name in chip_names(platform):
+            try:
+                return f"did you mean {parse_target(f'{platform}:{text.lower()}')}? "
+            except UsageError:
+                return f"did you mean {platform}:{name}:{size}? "
+    return ""
 
 
 def _check_extent(text: str, target: Target) -> None:

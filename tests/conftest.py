@@ -6,6 +6,7 @@ For GPUs no machine code is made at all.
 """
 
 import gc
+import os
 import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +22,7 @@ from tests import assembler
 # Modules and the tests themselves stay to the end: no cycle among them is looked for, neither while they are made nor
 # later (a fifth of the time that collecting them takes, and 3 % of the tests').
 gc.disable()
+os.environ.pop("COLUMNS", None)  # Lines are as long as they are.
 skip_code_optimization()
 _folder = TemporaryDirectory()
 assembler.stand_in(Path(_folder.name))

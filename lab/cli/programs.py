@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from lab.diagnosis.program import Program
 from lab.diagnosis.remedy import NotApplicable, Remedy
 from lab.meshes.axes import Axes, TypedAxes
 from lab.meshes.backends import make_mesh, prepare, target_devices
-from lab.meshes.errors import UsageError
+from lab.meshes.errors import UsageError, text_of
 from lab.meshes.platforms import Platform
 from lab.meshes.targets import Target, parse_target
 
@@ -38,6 +39,8 @@ class CompilerEnded(UsageError):
     """A program that builds or compiles has ended the process that it does so in."""
 
 
+_ABOUT_AXES = re.compile(r"\b(axis|axes|mesh|devices|unpack|KeyError|AssertionError)\b")
+"""Errors of what looks for axes in a mesh that has others."""
 _NO_MEMORY_KINDS = Note(
     NoteKind.NO_MEMORY_KINDS,
     "the program names memory kinds, and JAX gives GPUs that only compile none: what a sharding places on the host "
@@ -135,7 +138,8 @@ def _of_builder(
     devices = target_devices(target)
     # No array can be put on devices that only compile.
     only_compile = target.platform in (Platform.GPU, Platform.TPU)
-    with shapes_only.follow(devices, _usable_bytes(target)) if only_compile else nullcontext():
+    following = shapes_only.follow(devices, _usable_bytes(target)) if only_compile else nullcontext()
+    with _unnamed_axes(given, len(devices)), following:
         with stage(f"building {source}"):
             build = sources.builder(source)
             axes = given or TypedAxes(Axes.of({"devices": len(devices)}))
@@ -146,6 +150,21 @@ def _of_builder(
         program = replace(program, ledger=replace(program.ledger, notes=(*program.ledger.notes, _NO_MEMORY_KINDS)))
     with stage(f"diagnosing {source}"):
         return [of(program)]
+
+
+@contextmanager
+def _unnamed_axes(given: TypedAxes | None, count: int) -> Iterator[None]:
+    """Where a builder asks for axes and none were named, its error says how they are."""
+    try:
+        yield
+    except UsageError as refusal:
+        cause = refusal.__cause__
+        if given is None and cause is not None and _ABOUT_AXES.search(f"{type(cause).__name__} {text_of(cause)}"):
+            refusal.args = (
+                f"{refusal}; without --mesh the mesh is devices={count}: name the axes that the program asks for, such "
+                "as --mesh data=2,tensor=4",
+            )
+        raise
 
 
 def _of_export(

@@ -33,8 +33,8 @@ def read_text_file(path: Path) -> str:
         functions = _functions(path)
         has = f" (it has {', '.join(functions)})" if functions else ""
         raise UsageError(
-            f"{path} is a Python program; name the function that builds the step: {path}:build{has}; or follow it as "
-            "it is: --target alone, without --mesh"
+            f"{path} is a Python program; to follow it as it is, give --target alone, such as --target gpu:h100:1x8, "
+            f"without --mesh; or name a function that builds the step for a mesh: {path}:build{has}"
         )
     if path.suffix == ".json":
         raise UsageError(f"{path}: expected a compiled text; what lab inspect --json saved is read by lab diff")

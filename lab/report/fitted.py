@@ -1,5 +1,5 @@
 """Text that fits a terminal: tables of whole cells, and sentences broken between words. In a pipe lines are as long as
-they are."""
+they are, unless COLUMNS says otherwise."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ class Column:
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal that stdout is; None where it is none."""
-    return max(NARROWEST_TERMINAL, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
+    """Columns of the terminal that stdout is, or that COLUMNS says; None where it is none."""
+    is_known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
+    return max(NARROWEST_TERMINAL, shutil.get_terminal_size().columns) if is_known else None
 
 
 def table(columns: Sequence[Column], width: int | None) -> str:

@@ -46,6 +46,16 @@ def test_another_form_is_refused_with_the_forms_that_are_known(text):
         parse_target(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("h100:2x8", "gpu:h100:2x8"), ("v5p:2x2x4*2", "tpu:v5p:2x2x4*2"), ("H100", "gpu:h100:HOSTSxGPUS"),
+     ("v5e:2x4x8x2", "tpu:v5e:TOPOLOGY")],
+)  # fmt: skip
+def test_a_chip_without_its_platform_gets_the_target_that_was_meant(text, meant):
+    with pytest.raises(UsageError, match=f"did you mean {re.escape(meant)}\\? expected cpu:DEVICES"):
+        parse_target(text)
+
+
 def test_an_unknown_chip_is_refused_with_the_known_ones():
     with pytest.raises(
         UsageError, match="no gpu chip 'h900'; did you mean h200 or h100\\? known are a100, h100, h200, b200"

@@ -268,6 +268,14 @@ def test_a_target_in_another_form_is_refused(lab):
     assert_refused(lab("inspect", "step.hlo", "--target", "h100"), "'h100'", "gpu:CHIP:HOSTSxGPUS")
 
 
+@pytest.mark.compiles
+def test_a_builder_that_asks_for_axes_that_nobody_named_is_told_of_the_option(lab):
+    (line,) = lab("inspect", "model.py:build", "--target", "cpu:8").err.splitlines()[-1:]
+    assert "without --mesh the mesh is devices=8: name the axes that the program asks for" in line
+    assert "--mesh" not in lab("inspect", "model.py:raises", "--target", "cpu:8").err
+    assert "without --mesh" not in lab("inspect", "model.py:build", "--mesh", "data=8").err
+
+
 def test_a_program_without_a_mesh_is_refused(lab):
     assert_refused(lab("inspect", "model.py:build"), "--mesh")
 
@@ -426,6 +434,8 @@ def test_a_shell_completes(arguments, incomplete, expected):
 def test_a_misspelt_kind_of_finding_is_refused_with_close_ones(lab):
     answer = lab("inspect", "step.hlo", "--fail-on", "reduced_twic")
     assert_refused(answer, "'reduced_twic'; did you mean reduced_twice")
+    assert_refused(lab("explain", "undonated"), "'undonated'; did you mean donation_unused? (lab explain shows all)")
+    assert_refused(lab("inspect", "step.hlo", "--fail-on", "typo"), "'typo'; lab explain shows all")
 
 
 @pytest.mark.compiles

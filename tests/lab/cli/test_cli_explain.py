@@ -46,6 +46,11 @@ def test_a_behaviour_has_a_page_with_its_condition(lab, behaviour):
     assert ("What to do: " in page) == bool(behaviour.remedy) and behaviour.remedy in page
 
 
+def test_no_line_is_longer_than_columns_says(lab, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert max(map(len, (lab("explain").out + lab("explain", "T14").out).splitlines())) <= 100
+
+
 def test_what_counts_as_predicted_is_said_of_behaviours_with_a_rule_alone(lab):
     assert "counts as predicted" in lab("explain", "X7").out and "counts as" not in lab("explain", "G1").out
 

@@ -191,10 +191,13 @@ def test_a_script_that_cannot_be_followed_is_one_line(folder):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("train.py",), "or follow it as it is: --target alone, without --mesh"),
+        (
+            ("train.py",),
+            "to follow it as it is, give --target alone, such as --target gpu:h100:1x8, without --mesh; or name",
+        ),
         (
             ("train.py", "--mesh", "data=8", "--target", "cpu:8"),
-            "train.py:build (it has init, counters); or follow it as it is",
+            "or name a function that builds the step for a mesh: train.py:build (it has init, counters)",
         ),
         (("missing.py", "--target", "cpu:8"), "missing.py: no such file"),
         (

@@ -60,6 +60,14 @@ def test_a_terminal_that_says_it_has_one_column_is_written_to_all_the_same(monke
     assert "all_gather" in table(some, terminal_width())
 
 
+def test_a_pipe_for_which_columns_is_set_gets_lines_of_that_length(monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: False, raising=False)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert terminal_width() is None
+    monkeypatch.setenv("COLUMNS", "100")
+    assert terminal_width() == 100
+
+
 def test_a_path_that_is_longer_than_a_line_is_broken_after_a_slash():
     assert sentences(
         "at /home/someone/a_long_folder/model.py:88", 24
