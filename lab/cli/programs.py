@@ -139,7 +139,7 @@ def _of_builder(
     # No array can be put on devices that only compile.
     only_compile = target.platform in (Platform.GPU, Platform.TPU)
     following = shapes_only.follow(devices, _usable_bytes(target)) if only_compile else nullcontext()
-    with _unnamed_axes(given, len(devices)), following:
+    with _with_way_round(given, len(devices)), following:
         with stage(f"building {source}"):
             build = sources.builder(source)
             axes = given or TypedAxes(Axes.of({"devices": len(devices)}))
@@ -153,12 +153,15 @@ def _of_builder(
 
 
 @contextmanager
-def _unnamed_axes(given: TypedAxes | None, count: int) -> Iterator[None]:
-    """Where a builder asks for axes and none were named, its error says how they are."""
+def _with_way_round(given: TypedAxes | None, count: int) -> Iterator[None]:
+    """What to do stands behind errors of a builder that asks for axes where none were named, or for values of arrays
+    that have none."""
     try:
         yield
     except UsageError as refusal:
         cause = refusal.__cause__
+        if isinstance(cause, sources.ValueNeeded):
+            refusal.args = (f"{refusal}: leave the line out, or use the array's shape, dtype or sharding instead",)
         if given is None and cause is not None and _ABOUT_AXES.search(f"{type(cause).__name__} {text_of(cause)}"):
             refusal.args = (
                 f"{refusal}; without --mesh the mesh is devices={count}: name the axes that the program asks for, such "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, ValuesView
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -83,6 +84,18 @@ class ShapeArray(basearray.Array):
             self._placed = found if _is_wide(found) else None
         return self._placed
 
+    @property
+    def addressable_shards(self) -> list[ShapeShard]:
+        """One a device, as `jax.Array` has them; each without values, too."""
+        copies = Counter[str]()  # A slice has no hash before Python 3.12.
+        shards = []
+        for number, (device, index) in enumerate(self.sharding.devices_indices_map(self.shape).items()):
+            shards.append(ShapeShard(device, index, copies[str(index)], self.addressable_data(number)))
+            copies[str(index)] += 1
+        return shards
+
+    global_shards = addressable_shards
+
     def addressable_data(self, index: int) -> ShapeArray:
         del index  # All parts have one shape.
         return ShapeArray(core.ShapedArray(self.sharding.shard_shape(self.shape), self.dtype))
@@ -127,7 +140,17 @@ class ShapeArray(basearray.Array):
 
     __array__ = __bool__ = __int__ = __float__ = __index__ = __complex__ = __dlpack__ = __reduce__ = _has_none
     item = tolist = tobytes = unsafe_buffer_pointer = _has_none
-    addressable_shards = global_shards = _value = property(_has_none)
+    _value = property(_has_none)
+
+
+@dataclass(frozen=True)
+class ShapeShard:
+    """What one device has of an array without values: see `jax.Shard`."""
+
+    device: Any
+    index: tuple[slice, ...]
+    replica_id: int
+    data: ShapeArray
 
 
 ShapeArray.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]

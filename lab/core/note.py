@@ -39,6 +39,7 @@ class NoteKind(StrEnum):
     PROMOTED_REDUCTIONS = auto()
     REMATERIALIZED_TRANSFERS = auto()
     WIDENED_BY_CPU = auto()
+    NOT_SCATTERED_BY_CPU = auto()
     GRADIENTS_SUMMED_NARROW = auto()
     SUMMED_IN_8_BITS = auto()
     WEIGHTS_GATHERED_AGAIN = auto()

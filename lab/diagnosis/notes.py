@@ -11,6 +11,7 @@ from lab.core.note import Note, NoteKind, note_kinds
 from lab.core.units import count, exact, executions_text, listed
 from lab.diagnosis.finding import totals_of_arrays
 from lab.diagnosis.kinds.links import sent_wide
+from lab.diagnosis.kinds.reductions import sums_cut_into_shards
 from lab.diagnosis.program import Program, Site, times
 from lab.hlo.shapes import arrays, bits
 from lab.meshes.platforms import LinkName, Platform
@@ -21,7 +22,15 @@ _SLOW = {LinkName.NETWORK: "the network between hosts", LinkName.DCN: "the data-
 
 def notes(program: Program) -> list[str]:
     """Those of the ledger, but for what another says better, and those on what it does not know."""
-    looks = (_reduced_narrow, _summed_in_8_bits, _gathered_again, _over_slow_links, _counted_loops, _unused_axes)
+    looks = (
+        _not_scattered_by_cpu,
+        _reduced_narrow,
+        _summed_in_8_bits,
+        _gathered_again,
+        _over_slow_links,
+        _counted_loops,
+        _unused_axes,
+    )
     widened = list(_widened_by_cpu(program))
     kept = [note for note in program.ledger.notes if not (widened and _is_promoted(note))]
     return [*kept, *widened, *(note for look in looks for note in look(program))]
@@ -42,6 +51,18 @@ def _widened_by_cpu(program: Program) -> Iterator[Note]:
             NoteKind.WIDENED_BY_CPU,
             f"{said}, {_moved(sites)} B of payload{first}: {by} them, so that these bytes are twice those on a GPU or "
             "TPU; judge programs in 16 bits on a gpu: or tpu: target",
+        )
+
+
+def _not_scattered_by_cpu(program: Program) -> Iterator[Note]:
+    """What compilers for GPUs make reduce-scatters of."""
+    sites = sums_cut_into_shards(program) if program.platform == Platform.CPU else []
+    if sites:
+        yield Note(
+            NoteKind.NOT_SCATTERED_BY_CPU,
+            f"of {count(sum(map(_times, sites)), 'all-reduced array')} each device keeps only its shard, "
+            f"{_moved(sites)} B of payload a step: compilers for GPUs make reduce-scatters of these, which send half "
+            "the bytes, the CPU compiler does not; judge sharded gradients on a gpu: or tpu: target",
         )
 
 

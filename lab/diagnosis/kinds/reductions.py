@@ -157,8 +157,7 @@ def left_whole(program: Program) -> Iterator[Finding]:
     """Of a reduce-scatter a TPU compiler makes an all-reduce, and each device keeps its slice of it."""
     if program.platform != Platform.TPU:
         return
-    sums = [s for s in program.sites if s.kind == "all_reduce" and (not s.is_written or s.primitive in _SCATTERS)]
-    sites = [site for site in sums if _is_cut_into_shards(program, site)]
+    sites = sums_cut_into_shards(program)
     now = sent(sites)
     if now >= _WORTH_A_FLAG:
         payload = sum(site.transfer.payload_bytes * (site.transfer.executions or 1) for site in sites)
@@ -174,6 +173,12 @@ def left_whole(program: Program) -> Iterator[Finding]:
         yield program.finding(
             "not_scattered", sentence, advice, *sites, needed_bytes=now / 2, remedy=(CompilerOption(T1_FLAG, "true"),)
         )
+
+
+def sums_cut_into_shards(program: Program) -> list[Site]:
+    """All-reduces that compilers make where each device keeps its shard of the sum."""
+    sums = [s for s in program.sites if s.kind == "all_reduce" and (not s.is_written or s.primitive in _SCATTERS)]
+    return [site for site in sums if _is_cut_into_shards(program, site)]
 
 
 def _is_cut_into_shards(program: Program, site: Site) -> bool:

@@ -252,6 +252,23 @@ def test_the_evidence_tells_executions_from_arrays_and_axes_that_one_transfer_sp
     )
 
 
+def test_a_sum_that_the_cpu_compiler_does_not_scatter_is_a_note():
+    mesh = cpu(fsdp=8)
+
+    def gradient(w_DF, x_BD):
+        return jax.grad(lambda w_DF: jnp.sum((x_BD @ w_DF) ** 2))(w_DF)
+
+    args = array(mesh, (512, 256), "fsdp"), array(mesh, (1024, 512), "fsdp")
+
+    def said(out):
+        found = diagnosed(mesh, gradient, *args, out=out, target="cpu:8").ledger.notes
+        return [note for note in found if note.kind == NoteKind.NOT_SCATTERED_BY_CPU]
+
+    (note,) = said(P("fsdp"))
+    assert note.startswith("of 1 all-reduced array each device keeps only its shard, 524,288 B of payload a step")
+    assert said(P()) == []
+
+
 def test_a_text_without_a_target_is_not_blamed_for_what_compilers_for_cpus_widen(tmp_path):
     mesh = cpu(fsdp=8)
 
