@@ -459,9 +459,10 @@ def _keep_large_side(program: _Program, change: changes.KeepLargeSide) -> None:
 
 
 def _donate(program: _Program, change: changes.Donate) -> None:
-    del change
     results = list(program.jaxpr.out_avals)
     for number, arg in enumerate(program.args):
+        if change.names and program.names[number] not in change.names:
+            continue
         taken = next((one for one in results if (one.shape, one.dtype) == (arg.shape, arg.dtype)), None)
         if taken is not None and number not in program.donated:
             results.remove(taken)

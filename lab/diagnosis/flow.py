@@ -3,7 +3,7 @@ lays it out anew."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -169,12 +169,14 @@ class Flow:
         computation: Computation,
         through: frozenset[str] = frozenset(),
         element: int | None = None,
+        without: Callable[[Instruction], bool] = lambda _: False,
     ) -> list[Use]:
         """What is done with a value, in the end.
 
         Args:
           through: opcodes to follow all the same, to what their result is used for.
           element: of a tuple, the element that is asked for.
+          without: instructions that are left out, with all that is done with what they give.
         """
         found: list[Use] = []
         seen: set[tuple[str, str, int | None]] = set()
@@ -190,6 +192,8 @@ class Flow:
             if i.is_root and c.is_entry:
                 found.append(Use(None, c, index or 0, path))
             for user, number in self.users(c, i.name):
+                if without(user):
+                    continue
                 steps = self._after(user, c, number, index, through)
                 if steps is None:
                     found.append(Use(user, c, number, path))

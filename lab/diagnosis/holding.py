@@ -36,14 +36,19 @@ class HeldBuffer:
 
 def state(program: Program) -> Mapping[str, int]:
     """Bytes of the arguments in a device's memory, by what their names say that they are; the largest first."""
-    words = [(_WORDS.findall(argument.name.lower()), argument) for argument in program.arguments]
-    # Beside `q` and `k`, `v` is no moment.
-    has_both = _FIRST[MOMENTS] <= {each[0] for each, _ in words if each}
-    found = Counter[str]()
-    for each, argument in words:
+    found, kind_of = Counter[str](), kinds(program)
+    for argument in program.arguments:
         if HOST not in argument.place.instruction.shape:
-            found[_kind(each, has_both)] += argument.local.bytes
+            found[kind_of[argument.number]] += argument.local.bytes
     return dict(found.most_common())
+
+
+def kinds(program: Program) -> Mapping[int, str]:
+    """What each argument is by its name, by its number."""
+    words = {argument.number: _WORDS.findall(argument.name.lower()) for argument in program.arguments}
+    # Beside `q` and `k`, `v` is no moment.
+    has_both = _FIRST[MOMENTS] <= {each[0] for each in words.values() if each}
+    return {number: _kind(each, has_both) for number, each in words.items()}
 
 
 def _kind(words: list[str], has_both_moments: bool) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from lab.core.codec import Count
-from lab.core.units import exact
+from lab.core.units import count, exact
 from lab.diagnosis.specs import Dims, spec_text
 from lab.meshes.platforms import LinkName
 
@@ -188,10 +188,13 @@ class KeepLargeSide:
 
 @dataclass(frozen=True)
 class Donate:
-    """Each argument that has the shape, dtype and sharding of a result is given up for it."""
+    """Each argument of these names (`()`: of all) that has the shape and dtype of a result is given up for it."""
+
+    names: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return "the arguments that results can take over donated"
+        what = count(len(self.names), "argument") if self.names else "the arguments that results can take over"
+        return f"{what} donated"
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from lab.diagnosis.kinds import (
     repeated,
     rounds,
     small_side,
+    state,
     sums,
     unsplit,
 )
@@ -413,6 +414,16 @@ KINDS: tuple[Kind, ...] = (
         explains=False,
         costs="Memory, no bytes: the old and the new array at once.",
         cure="Give the output the dtype and the sharding of the argument (out_shardings), or drop the donation.",
+    ),
+    Kind(
+        "not_donated",
+        "state that a step gives back updated, and is not given up for the update",
+        (state.not_donated,),
+        explains=False,
+        costs="Memory, no bytes: the old and the new state at once.",
+        cure="Name the state in donate_argnames (or donate_argnums) of jax.jit: XLA then makes the new state in the "
+        "memory of the old one, which the caller can no longer read.",
+        mesh="fsdp=8",
     ),
     Kind(
         "computed_redundantly",

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from lab.diagnosis.examples import given_back_whole as given
 from lab.diagnosis.examples import heads_split_apart as heads
-from lab.diagnosis.examples import held_whole, on_slow_link, reduced_for_nothing, repeated_in_loop
+from lab.diagnosis.examples import held_whole, not_donated, on_slow_link, reduced_for_nothing, repeated_in_loop
 from tests.cases.compiling import array, pinned
 
 Built = tuple[Any, tuple[Any, ...]]
@@ -153,6 +153,12 @@ def moments_split(mesh: Mesh) -> Built:
     return jax.jit(held_whole.moments, out_shardings=named(mesh, "fsdp")), held_whole.build(mesh)[1]
 
 
+def given_up(mesh: Mesh) -> Built:
+    return jax.jit(not_donated.step, out_shardings=named(mesh, "fsdp"), donate_argnums=(0, 1)), not_donated.build(mesh)[
+        1
+    ]
+
+
 def rows_split(mesh: Mesh) -> Built:
     return jax.jit(jnp.matmul, out_shardings=named(mesh, "data")), (
         array(mesh, (4096, 512), "data"),
@@ -186,6 +192,7 @@ CURES: dict[str, Callable[[Mesh], Built]] = {
     "padded": another_dim,
     "narrowed_after": cast_first,
     "held_whole": moments_split,
+    "not_donated": given_up,
     "computed_redundantly": rows_split,
     "on_slow_link": on_slow_link.build,
     "not_neighbours": neighbours,

@@ -117,9 +117,8 @@ def bf16_step(w_DF, x_BD):
 @on_both
 def test_c11_a_gradient_reduced_in_bf16_is_a_fault_of_cpu_bytes_and_a_note_on_tpu(on):
     mesh = on(data=8)
-    found = diagnosed(
-        mesh, bf16_step, array(mesh, (256, 512)), array(mesh, (64, 256), "data", dtype=jnp.bfloat16), out=P()
-    )
+    w_DF, x_BD = array(mesh, (256, 512)), array(mesh, (64, 256), "data", dtype=jnp.bfloat16)
+    found = diagnosed(mesh, bf16_step, w_DF, x_BD, out=P(), donate_argnums=0)
     assert kinds(found) == []
     if on is cpu:
         assert ", 524,288 B of payload, " in widened(found)[0]
@@ -297,9 +296,10 @@ def test_c28_replicated_adam_state_beside_split_weights_is_8_times_the_memory(sp
         "v": array(mesh, w.shape, *spec),
     }
     found = diagnosed(mesh, gradients.adam_step, w, state, x)
-    assert [finding.memory_bytes for finding in found.findings] == ([wasted] if wasted else [])
+    whole = [finding for finding in found.findings if finding.kind == "held_whole"]
+    assert [finding.memory_bytes for finding in whole] == ([wasted] if wasted else [])
     if wasted:
-        assert only(found).sentence.startswith(
+        assert whole[0].sentence.startswith(
             "state['m'] f32[512,256] and state['v'] f32[512,256] are replicated, though each device uses only its own part"
         )
 
@@ -404,6 +404,7 @@ def slices_step(mesh: Mesh, target: str):
         array(mesh, (4096, 512), "data"),
         out={"in": P(None, "model"), "out": P("model")},
         target=target,
+        donate_argnums=0,
     )
 
 

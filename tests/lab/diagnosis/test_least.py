@@ -99,7 +99,8 @@ def adam(w, m, x, of=loss):
 def data_parallel(step, *spec, dtype=jnp.float32):
     mesh = cpu(data=8)
     w = {name: array(mesh, (64, 64), *spec, dtype=dtype) for name in ("up", "down")}
-    return diagnosed(mesh, step, w, w, array(mesh, (256, 64), "data", dtype=dtype), out=(P(), P(*spec), P(*spec)))
+    x, out = array(mesh, (256, 64), "data", dtype=dtype), (P(), P(*spec), P(*spec))
+    return diagnosed(mesh, step, w, w, x, out=out, donate_argnums=(0, 1))
 
 
 def test_data_parallelism_that_sums_each_gradient_once_sends_its_least():

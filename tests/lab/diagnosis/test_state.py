@@ -1,0 +1,87 @@
+"""State that a step gives back updated: told where it is not donated, and silent where both are kept on purpose."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from tests.cases.compiling import array, cpu
+from tests.lab.diagnosis.diagnosing import diagnosed, kinds, only
+
+pytestmark = pytest.mark.compiles
+W = P("fsdp")
+
+
+def loss(w, x):
+    return jnp.mean((x @ w) ** 2) + 0.1 * jnp.sum(w**2)
+
+
+def adam(w, m, v, x):
+    g = jax.grad(loss)(w, x)
+    m, v = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g**2
+    return w - m / (1e-8 + jnp.sqrt(v)), m, v
+
+
+def steps(w, m, v, xs):
+    """Several in one program."""
+    return jax.lax.scan(lambda state, x: (adam(*state, x), None), (w, m, v), xs)[0]
+
+
+def step(function, out, state: int, *x: int, **options):
+    mesh = cpu(fsdp=8)
+    arrays = [array(mesh, (64, 1024), "fsdp")] * state
+    inputs = array(mesh, x, *[None] * (len(x) - 2), "fsdp")
+    return diagnosed(mesh, function, *arrays, *[inputs] * bool(x), out=out, **options)
+
+
+@pytest.mark.parametrize(("function", "x"), [(adam, (32, 64)), (steps, (3, 32, 64))])
+def test_parameters_and_moments_that_are_not_donated_are_held_twice(function, x):
+    found = only(step(function, (W, W, W), 3, *x))
+    assert (found.kind, found.memory_bytes) == ("not_donated", 3 * 8 * 1024 * 4)
+    assert found.sentence.startswith("3 arrays of state (the largest is w f32[64,1024] P('fsdp', None)) are given back")
+    assert "donate_argnames=('w', 'm', 'v')" in found.advice
+
+
+def test_of_state_that_is_donated_in_part_the_rest_is_told():
+    found = only(step(adam, (W, W, W), 3, 32, 64, donate_argnums=(0, 2)))
+    assert found.memory_bytes == 8 * 1024 * 4 and found.sentence.startswith("m f32[64,1024] P('fsdp', None) is given")
+
+
+def same(w, x):
+    return jax.grad(loss, argnums=1)(w, x)[0, 0], w
+
+
+def with_old(w, x):
+    return w, w - jax.grad(loss)(w, x)
+
+
+def two_ways(w, x):
+    g = jax.grad(loss)(w, x)
+    return w - g, w - 0.1 * g
+
+
+@pytest.mark.parametrize(
+    ("function", "out"),
+    [(jax.grad(loss), W), (loss, P()), (same, (P(), W)), (with_old, (W, W)), (two_ways, (W, W))],
+    ids=["gradient", "evaluation", "unchanged", "old and new", "two results of one"],
+)
+def test_what_gives_no_update_back_or_keeps_the_old_on_purpose_is_silent(function, out):
+    assert kinds(step(function, out, 1, 32, 64)) == []
+
+
+def test_an_update_of_another_sharding_or_dtype_could_take_over_no_memory():
+    assert "not_donated" not in kinds(step(lambda w, x: w - jax.grad(loss)(w, x), P(None, "fsdp"), 1, 32, 64))
+    narrow = step(lambda w, x: (w - jax.grad(loss)(w, x)).astype(jnp.bfloat16), W, 1, 32, 64)
+    assert "not_donated" not in kinds(narrow)
+
+
+def test_a_row_written_into_a_cache_copies_all_of_it_where_it_is_not_donated():
+    mesh = cpu(data=8)
+    cache, row, at = array(mesh, (64, 2048), "data"), array(mesh, (64, 1), "data"), array(mesh, (), dtype=jnp.int32)
+
+    def write(cache, row, at):
+        return jax.lax.dynamic_update_slice(cache, row, (0, at))
+
+    found = only(diagnosed(mesh, write, cache, row, at, out=P("data")))
+    assert (found.kind, found.memory_bytes, found.accessed_bytes) == ("not_donated", 65_536, 131_072)
+    assert kinds(diagnosed(mesh, write, cache, row, at, out=P("data"), donate_argnums=0)) == []
