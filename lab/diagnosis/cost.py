@@ -35,6 +35,7 @@ _RATED_AS = {
     **dict.fromkeys(("s8", "u8", "s4", "u4"), ("s8", "bf16")),
 }
 _FLOAT_8, _OTHERS = ("f8", "bf16"), ("tf32", "bf16")
+_PAYS = 1.25
 _TAKES_A_PART = frozenset({"gather", "scatter", "slice", "dynamic-slice", "dynamic-update-slice"})
 """Of its first operand."""
 
@@ -208,6 +209,13 @@ def seconds(load: Load, chip: Chip) -> Mapping[str, float]:
         found[PRODUCTS] += flops / flops_per_s(chip, dtype)
     found[MEMORY] += load.accessed / chip.memory_bytes_per_s.value
     return {part: taken * chip.devices_per_chip for part, taken in found.items() if taken}
+
+
+def pays(saved: Load, spent: Load, chip: Chip) -> bool:
+    """What is saved takes longer than what is done instead, by a quarter at least: of two ways to do the same, each
+    sending what the other computes, one at most pays."""
+    now, then = (sum(seconds(load, chip).values()) for load in (saved, spent))
+    return then * _PAYS <= now and now > 0
 
 
 def flops_per_s(chip: Chip, dtype: str) -> float:

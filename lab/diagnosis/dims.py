@@ -27,6 +27,27 @@ def followed(dim: int, shape: str, steps: Iterable[Instruction], is_outermost: b
     return at
 
 
+def outermost_part(dim: int, shape: str, step: Instruction) -> int | None:
+    """Where shards of a dim are after a reshape or bitcast: the dim that has the same dims outside of it; None where
+    there is none.
+
+    Args:
+      shape: of the array before the step, as XLA prints it, with its layout.
+    """
+    is_in_memory = step.opcode == "bitcast"
+    outside: dict[int, int] = {}
+    product = 1
+    for at, size in _sizes(step.shape, is_in_memory):
+        outside[product] = at
+        product *= size
+    product = 1
+    for at, size in _sizes(shape, is_in_memory):
+        if at == dim:
+            return outside.get(product)
+        product *= size
+    return None
+
+
 def _after(dim: int, shape: str, step: Instruction, is_outermost: bool) -> int | None:
     if step.opcode == "transpose":
         order = [int(number) for number in re.findall(r"\d{1,9}", step.braced("dimensions") or "")]

@@ -427,10 +427,11 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "computed_redundantly",
-        "work that all devices along an axis repeat",
+        "work that all devices along an axis repeat, and that takes longer than what they would send to share it",
         (redundant.computed_redundantly,),
         explains=False,
-        costs="No bytes: P devices do the same work that each could do a part of.",
+        costs="No bytes: P devices do the same work that each could do a part of. A split is followed through what is "
+        "made of it; what it sends at least is said, and weighed at the chip's full rates.",
         cure="Shard a dim of an operand over the axis, by its sharding or with jax.lax.with_sharding_constraint.",
     ),
 )

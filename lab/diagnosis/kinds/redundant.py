@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from lab.core.known import known
-from lab.core.units import bytes_text, scaled
+from lab.core.units import bytes_text, exact, scaled
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place
-from lab.diagnosis.program import Program, dtype_of_product, times
+from lab.diagnosis.program import Program, times
 from lab.diagnosis.remedy import Remedy, ShardArgument, ShardResult
 from lab.diagnosis.slices import ELEMENTWISE
+from lab.diagnosis.splitting import Plan, cheapest
 from lab.hlo.flops import Work, operand_shapes
 from lab.hlo.shapes import arrays
 from lab.hlo.text import Instruction
@@ -29,14 +29,16 @@ _FARTHEST = 300
 
 
 def computed_redundantly(program: Program) -> Iterator[Finding]:
+    """Products that all devices along an axis repeat, and that take longer than what a split of them sends."""
     if program.axes is None or program.axes.size == 1 or (program.ledger.devices or 1) == 1:
         return
     found = _repeated_products(program)
     for axes, visits in found.items():
-        flops = _by_dtype(visits)
-        work = flops.total()
-        if work >= max(_SMALLEST_FLOPS, _SHARE * (program.ledger.flops or 0)):
-            yield _finding(program, axes, f"matrix products, {scaled(work, 'FLOP')} a step,", visits, flops)
+        work = sum((product.flops or 0) * (visit.executions or 1) for visit, product in visits)
+        smallest = max(_SMALLEST_FLOPS, _SHARE * (program.ledger.flops or 0))
+        plan = cheapest(program, axes, visits) if work >= smallest else None
+        if plan is not None:
+            yield _finding(program, axes, f"matrix products, {scaled(work, 'FLOP')} a step,", visits, plan)
     if not found and not program.ledger.flops and not program.sites:
         yield from _everything(program)
 
@@ -49,14 +51,6 @@ def _repeated_products(program: Program) -> dict[tuple[str, ...], list[tuple[Vis
         alike = tuple(axis for axis in known(program.axes).names if axis in program.variation.everything - varies)
         if alike and product.flops:
             found.setdefault(alike, []).append((visit, product))
-    return found
-
-
-def _by_dtype(products: list[tuple[Visit, Work]]) -> Counter[str]:
-    """FLOPs of a step."""
-    found = Counter[str]()
-    for visit, work in products:
-        found[dtype_of_product(visit)] += (work.flops or 0) * (visit.executions or 1)
     return found
 
 
@@ -74,7 +68,7 @@ def _finding(
     axes: tuple[str, ...],
     what: str,
     products: Sequence[tuple[Visit, Work]] = (),
-    flops: Mapping[str, int] | None = None,
+    plan: Plan | None = None,
     accessed_bytes: int = 0,
 ) -> Finding:
     devices = prod(known(program.axes)[axis] for axis in axes)
@@ -82,13 +76,15 @@ def _finding(
         f"{what} are repeated by all devices along {', '.join(axes)}, over which nothing in them is sharded: "
         f"{times(devices)} the work needed"
     )
+    if plan is not None and plan.sent:
+        sentence += f"; split, each would send {exact(plan.sent)} B"
     advice = f"shard a dim of an operand over {', '.join(axes)}, by in_shardings or jax.lax.with_sharding_constraint"
     return program.finding(
         "computed_redundantly",
         sentence,
         advice,
         origin=_line(program, products),
-        flops={dtype: work - work // devices for dtype, work in (flops or {}).items()},
+        flops={} if plan is None else plan.spared,
         accessed_bytes=accessed_bytes - accessed_bytes // devices,
         remedy=_split(program, axes, [visit for visit, _ in products]),
     )

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from lab.core.known import known
 from lab.core.units import bytes_text, exact, scaled
-from lab.diagnosis.cost import REFERENCE, Load, seconds
+from lab.diagnosis.cost import Load, pays, rated
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place
 from lab.diagnosis.invariant import is_invariant
@@ -20,7 +20,6 @@ from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Computation, Instruction
 
 _SMALLEST = 1024
-_PAYS = 1.25
 _AS_IT_IS = frozenset({"copy", "bitcast", "collective-permute-done", "async-done", "copy-start", "copy-done"})
 
 
@@ -120,9 +119,8 @@ def _instead_gathered(program: Program, body: Computation, sites: list[Site], of
         if body.name in program.flow.loops(visit.computation) and program.variation.along(visit) & axes:
             more[dtype_of_product(visit)] += (work.flops or 0) * (visit.executions or often) * (group - 1)
     now, then = sent(sites), Load({sites[0].transfer.link: gathered}, more)
-    chip = (program.target if program.target and program.target.chip else REFERENCE).hardware
-    taken = [sum(seconds(load, chip).values()) for load in (Load({sites[0].transfer.link: now}), then)]
-    if carried and more and taken[1] * _PAYS <= taken[0]:
+    saved = Load({sites[0].transfer.link: now})
+    if carried and more and pays(saved, then, rated(program).hardware):
         each = f" each of {exact(entered)} times" if entered > 1 else ""
         sentence = (
             f"a loop sums products of what it carries over {sites[0].transfer.span} in each of {often} iterations; "

@@ -70,7 +70,7 @@ ROWS = [
     row("a12_ragged.py:build", "expert=16", TWO, at_most=2 * 67_108_864, slow=True),
     row("a29_cudnn.py:build_batch", "data=2,model=8", TWO, flops=137_438_953_472),
     row("a38c_order.py:build", "attn_dp=4,model=2", ONE, "axis_order"),
-    row("a01_muon.py:build", "fsdp=16", TWO, "summed_every_round", "computed_redundantly", saved=23_592_960, slow=True),
+    row("a01_muon.py:build", "fsdp=16", TWO, "summed_every_round", saved=23_592_960, slow=True),
     row("a01_muon.py:build_rows", "fsdp=16", TWO, "gathered_twice", saved=78_643_200, slow=True),
     row("a40_chunk.py:build", "S=8", ONE, "gathered_for_slice", "computed_redundantly", saved=469_762_048, slow=True),
     row("a36_psum_gather.py:build", "x=8", ONE, "summed_to_gather", saved=29_360_128),

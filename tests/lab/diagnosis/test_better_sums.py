@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from lab.core.units import scaled
+from lab.core.units import exact, scaled
 from tests.cases.compiling import ahead_of_time_gpu, array, cpu, mesh_on, pinned
 from tests.lab.diagnosis.diagnosing import diagnosed, kinds, only, wasted
 
@@ -209,27 +209,41 @@ def test_a_matrix_that_iterations_sum_over_hosts_is_gathered_once_for_what_is_sa
         assert scaled(better.ledger.flops - told.ledger.flops, "FLOP") + " more" in only(told).sentence
 
 
-def test_each_matrix_of_a_stack_is_gathered_before_its_loop_and_nothing_else_that_the_loop_carries():
-    mesh, columns = cpu(data=8), P(None, None, "data")
+def stack(rows: int, columns: int):
+    """Ten rounds of Newton-Schulz of each of three matrices, the columns split, as a compiler shares them out and with
+    each matrix gathered before its rounds."""
+    mesh, split = cpu(data=8), P(None, None, "data")
 
     def rounds(x_RC):
         def body(x_RC, bias_R):
             gram_RR = x_RC @ x_RC.T
             return 1.5 * x_RC - 0.5 * gram_RR @ x_RC, gram_RR[0] + bias_R
 
-        return jax.lax.scan(body, x_RC, jnp.ones((10, 32)))
+        return jax.lax.scan(body, x_RC, jnp.ones((10, rows)))
 
     def gathered(x_RC):
         size = x_RC.shape[1]
         whole_RC, first_NR = rounds(jax.lax.all_gather(x_RC, "data", axis=1, tiled=True))
         return jax.lax.dynamic_slice_in_dim(whole_RC, jax.lax.axis_index("data") * size, size, axis=1), first_NR
 
-    x_LRC = array(mesh, (3, 32, 256), *columns)
-    told = diagnosed(mesh, lambda x_LRC: jax.lax.map(rounds, x_LRC), x_LRC, out=(columns, P()))
-    own_rounds = own(mesh, lambda x: jax.lax.map(gathered, x), in_specs=columns, out_specs=(columns, P()))
-    better = diagnosed(mesh, own_rounds, x_LRC)
-    assert (only(told).kind, kinds(better)) == ("summed_every_round", [])
-    assert wasted(only(told)) == sent(told) - sent(better) > 0
+    x_LRC = array(mesh, (3, rows, columns), *split)
+    own_rounds = own(mesh, lambda x: jax.lax.map(gathered, x), in_specs=split, out_specs=(split, P()))
+    shared = diagnosed(mesh, lambda x_LRC: jax.lax.map(rounds, x_LRC), x_LRC, out=(split, P()))
+    return shared, diagnosed(mesh, own_rounds, x_LRC)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(32, 256), (64, 512)])
+def test_each_matrix_of_a_stack_is_gathered_before_its_loop_and_nothing_else_that_the_loop_carries(rows, columns):
+    shared, gathered = stack(rows, columns)
+    assert (only(shared).kind, kinds(gathered)) == ("summed_every_round", [])
+    assert wasted(only(shared)) == sent(shared) - sent(gathered) > 0
+
+
+def test_rounds_of_larger_matrices_are_shared_out_for_the_bytes_that_are_said():
+    shared, gathered = stack(128, 8192)
+    assert (kinds(shared), only(gathered).kind) == ([], "computed_redundantly")
+    assert f"split, each would send {exact(sent(shared))} B" in only(gathered).sentence
+    assert sum(only(gathered).flops.values()) == gathered.ledger.flops - shared.ledger.flops
 
 
 @pytest.mark.parametrize("unroll", [2, 4])
