@@ -116,8 +116,7 @@ class LinkRate:
     """Seconds of a collective by the wire bytes of one device; see `Curve`.
 
     Attributes:
-      devices: in a group.
-      of_hosts: how many hosts or slices a group spans.
+      devices: in a group, all in one host or slice.
     """
 
     link: LinkName
@@ -126,7 +125,47 @@ class LinkRate:
     points: tuple[tuple[float, float], ...]
     spread: Spread
     source: str
-    of_hosts: int = 1
+
+
+class Algorithm(StrEnum):
+    RING = "ring"
+    TREE = "tree"
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way in which a library communicates; of several it takes the fastest.
+
+    Attributes:
+      base_s: of a call.
+      inside_s, across_s: of a step inside a host, on a TPU of a hop; of one between hosts or slices.
+      share: of the wire's rate that it reaches.
+      least_in_host: how many devices of a host a group needs for it.
+    """
+
+    algorithm: Algorithm
+    base_s: float
+    inside_s: float
+    across_s: float
+    share: float
+    least_in_host: int = 1
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A link that nobody timed at every size and on any number of devices.
+
+    Attributes:
+      bytes_per_s: of one device in one direction; of ICI, of one of its links.
+      on_chip_bytes_per_s: of ICI, from one device of a chip to another one; there is one by default.
+    """
+
+    link: LinkName
+    bytes_per_s: float
+    ways: tuple[Way, ...]
+    spread: Spread
+    source: str
+    on_chip_bytes_per_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -137,6 +176,7 @@ class ChipRates:
       chip: its key in the table of hardware.
       products: by the dtype of the arithmetic.
       host_copy: of bytes to or from the host.
+      links: where they were timed; where they were not, by `wires`.
       slowed_products, slowed_memory: seconds that such kernels lose for a second of communication beside them.
       clock_hz: of a TPU, whose cycles XLA estimates.
     """
@@ -149,6 +189,7 @@ class ChipRates:
     work: tuple[Work, ...] = ()
     host_copy: Work | None = None
     links: tuple[LinkRate, ...] = ()
+    wires: tuple[Wire, ...] = ()
     slowed_products: float = 0.0
     slowed_memory: float = 0.0
     clock_hz: float | None = None
