@@ -426,6 +426,17 @@ KINDS: tuple[Kind, ...] = (
         mesh="fsdp=8",
     ),
     Kind(
+        "collected_anew",
+        "a stack, such as a decode cache, that a scan takes as xs, writes a part of, and collects as ys",
+        (state.collected_anew,),
+        explains=False,
+        costs="Memory and its traffic, no bytes: in every step the whole stack is held once more and copied, donated "
+        "or not.",
+        cure="Carry the stack through the scan, write the part into the whole of it "
+        "(jax.lax.dynamic_update_slice with the layer's number), read its layer from it, and donate it.",
+        mesh="tensor=8",
+    ),
+    Kind(
         "computed_redundantly",
         "work that all devices along an axis repeat, and that takes longer than what they would send to share it",
         (redundant.computed_redundantly,),

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from lab.core.known import known
 from lab.core.units import exact, listed
 from lab.diagnosis.finding import Finding
-from lab.diagnosis.flow import Use
+from lab.diagnosis.flow import Place, Use
 from lab.diagnosis.holding import BATCH, OTHERS, kinds
 from lab.diagnosis.program import Argument, Program
 from lab.diagnosis.remedy import Donate
 from lab.diagnosis.slices import ELEMENTWISE
+from lab.hlo.flops import operand_shapes
 from lab.hlo.shapes import arrays
 from lab.hlo.text import Instruction
 
@@ -31,6 +33,7 @@ def not_donated(program: Program) -> Iterator[Finding]:
     part of it. What the step also gives back as it is, or makes two results of, is kept on purpose.
     """
     found = {argument.number: _updates(program, argument) for argument in _state(program)}
+    anew = {argument.number for argument, _ in _collected(program)}
     updates = {number: frozenset(use.number for use in uses) for number, uses in found.items()}
     matched = _matched(updates)
     free = {result for results in updates.values() for result in results} - set(matched.values())
@@ -38,14 +41,14 @@ def not_donated(program: Program) -> Iterator[Finding]:
     kept = [
         argument
         for argument in program.arguments
-        if argument.number in matched.keys() - program.aliased and not updates[argument.number] & free
+        if argument.number in matched.keys() - program.aliased - anew and not updates[argument.number] & free
     ]
     held = sum(argument.local.bytes for argument in kept)
     if held >= _SMALLEST:
         most = program.named(max(kept, key=lambda argument: argument.local.bytes))
         state = f"{most} is" if len(kept) == 1 else f"{len(kept)} arrays of state (the largest is {most}) are"
         copied = sum(a.local.bytes for a in kept if any(map(_writes_a_part, found[a.number])))
-        names = tuple(dict.fromkeys(name[0] for argument in kept if (name := _NAME.match(argument.name))))
+        names = tuple(dict.fromkeys(map(_top, kept)))
         yield program.finding(
             "not_donated",
             f"{state} given back updated and not donated: the update is made in other memory, {exact(held)} B on each "
@@ -107,3 +110,66 @@ def _share(program: Program, held: int) -> str:
         return ""
     peak = memory.peak or memory.arguments + memory.outputs + memory.temporaries - memory.aliased
     return f", {held / peak:.1%} of its peak" if peak else ""
+
+
+def collected_anew(program: Program) -> Iterator[Finding]:
+    """Stacks, such as a decode cache, of which a loop takes a layer at a time, writes a part of it, and collects the
+    layers in another array. Where the loop carries the stack, all else of it stays where it is."""
+    found = _collected(program)
+    held = sum(argument.local.bytes for argument, _ in found)
+    if held >= _SMALLEST:
+        most, write = max(found, key=lambda each: each[0].local.bytes)
+        stacks = f"{program.named(most)} is" if len(found) == 1 else f"{len(found)} stacks ({program.named(most)}) are"
+        names = listed(dict.fromkeys(_top(argument) for argument, _ in found))
+        yield program.finding(
+            "collected_anew",
+            f"{stacks} taken by a loop one layer at a time and collected in another array, though the loop writes only "
+            f"a part of each layer: {exact(held)} B are held once more and copied, donated or not"
+            f"{_share(program, held)}",
+            f"carry {names} through the loop and write the part into the whole stack, which is then updated in place "
+            "if it is donated: in jax.lax.scan with xs=jnp.arange(layers), x = jax.lax.dynamic_update_slice(x, "
+            "part[None], (layer, ...)) of the carry; read x[layer]",
+            origin=program.origin(write),
+            memory_bytes=held,
+            accessed_bytes=2 * held,
+        )
+
+
+def _collected(program: Program) -> list[tuple[Argument, Instruction]]:
+    """Arguments, and what writes a part of a layer of theirs."""
+    found: dict[int, tuple[Argument, Instruction]] = {}
+    for cut in map(Place._make, program.module.having(frozenset({"dynamic-slice"}))):
+        whole = program.operand(cut)
+        argument = None if whole is None or not program.flow.loops(cut.computation) else program.argument_of(*whole)
+        if argument is None or argument.number in found:
+            continue
+        for use in program.flow.uses(*cut):
+            if use.number == 0 and _writes_little(use) and _is_stacked(program, use, argument):
+                found[argument.number] = argument, known(use.instruction)
+    return [found[number] for number in sorted(found)]
+
+
+def _writes_little(use: Use) -> bool:
+    """It writes half of what it is given at most: of the rest, nothing changes."""
+    shapes = operand_shapes(known(use.instruction), use.computation) if use.opcode in _WRITES else ()
+    written = shapes[2:] if use.opcode == "scatter" else shapes[1:]
+    return bool(written) and 2 * written[0].elements <= shapes[0].elements
+
+
+def _is_stacked(program: Program, write: Use, argument: Argument) -> bool:
+    """What is written becomes a layer of an array like the argument, which is not the argument itself and is given
+    back."""
+    for use in program.flow.uses(known(write.instruction), write.computation):
+        if use.opcode == "dynamic-update-slice" and use.number == 1:
+            stack = Place(known(use.instruction), use.computation)
+            into = program.operand(stack)
+            is_alike = [shape.dims for shape in arrays(stack.instruction.shape)] == [argument.local.dims]
+            if is_alike and into is not None and program.argument_of(*into) is None:
+                return any(after.opcode is None for after in program.flow.uses(*stack))
+    return False
+
+
+def _top(argument: Argument) -> str:
+    """Of `cache['k']` the name that the function gives it."""
+    name = _NAME.match(argument.name)
+    return name[0] if name else argument.name

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from lab.diagnosis.examples import collected_anew
 from tests.cases.compiling import array, cpu
 from tests.lab.diagnosis.diagnosing import diagnosed, kinds, only
 
@@ -85,3 +86,78 @@ def test_a_row_written_into_a_cache_copies_all_of_it_where_it_is_not_donated():
     found = only(diagnosed(mesh, write, cache, row, at, out=P("data")))
     assert (found.kind, found.memory_bytes, found.accessed_bytes) == ("not_donated", 65_536, 131_072)
     assert kinds(diagnosed(mesh, write, cache, row, at, out=P("data"), donate_argnums=0)) == []
+
+
+def attended(x, keys):
+    return jnp.einsum("hs,shd->hd", jax.nn.softmax(jnp.einsum("hd,shd->hs", x, keys)), keys)
+
+
+def scattered(x, cache, at):
+    def layer(x, keys):
+        keys = keys.at[at[None]].set(x[None])
+        return attended(x, keys), keys
+
+    return jax.lax.scan(layer, x, cache)
+
+
+def carried(x, cache, at):
+    def layer(state, number):
+        x, cache = state
+        cache = jax.lax.dynamic_update_slice(cache, x[None, None], (number, at, 0, 0))
+        return (attended(x, cache[number]), cache), None
+
+    return jax.lax.scan(layer, (x, cache), jnp.arange(cache.shape[0]))[0]
+
+
+def carried_by_layers(x, cache, at):
+    def layer(state, number):
+        x, cache = state
+        keys = cache[number].at[at[None]].set(x[None])
+        cache = jax.lax.dynamic_update_slice(cache, keys[None], (number, 0, 0, 0))
+        return (attended(x, keys), cache), None
+
+    return jax.lax.scan(layer, (x, cache), jnp.arange(cache.shape[0]))[0]
+
+
+def summed_up(x, cache, at):
+    """No state: what is collected ends here."""
+    x, cache = collected_anew.step(x, cache, at)
+    return x, jnp.max(cache, axis=(0, 1), keepdims=True)
+
+
+def mostly_replaced(x, cache, at):
+    """As a prompt does: most of each layer is new."""
+
+    def layer(x, keys):
+        keys = jax.lax.dynamic_update_slice(keys, jnp.tanh(keys[:768] + x), (at, 0, 0))
+        return attended(x, keys), keys
+
+    return jax.lax.scan(layer, x, cache)
+
+
+def decoded(function, **options):
+    mesh = cpu(tensor=8)
+    args = array(mesh, (16, 64), "tensor"), array(mesh, (4, 1024, 16, 64), None, None, "tensor")
+    out = P("tensor"), P(None, None, "tensor")
+    return diagnosed(mesh, function, *args, array(mesh, (), dtype=jnp.int32), out=out, **options)
+
+
+def held(found):
+    memory = found.ledger.memory
+    return memory.arguments + memory.outputs + memory.temporaries - memory.aliased
+
+
+@pytest.mark.parametrize("function", [collected_anew.step, scattered])
+@pytest.mark.parametrize("donated", [(), 1])
+def test_a_cache_that_a_scan_collects_anew_is_held_once_more_than_one_that_it_carries(function, donated):
+    found, better = decoded(function, donate_argnums=donated), decoded(carried, donate_argnums=1)
+    one = only(found)
+    assert (one.kind, one.memory_bytes, one.accessed_bytes) == ("collected_anew", 2_097_152, 2 * 2_097_152)
+    assert held(found) - held(better) >= one.memory_bytes and kinds(better) == []
+    assert one.origin.endswith(f".py:{function.__code__.co_firstlineno + 2}")
+
+
+def test_a_cache_that_is_carried_or_mostly_replaced_or_ends_in_the_step_is_not_collected_anew():
+    assert kinds(decoded(carried)) == ["not_donated"]
+    for other in (carried_by_layers, mostly_replaced, summed_up):
+        assert kinds(decoded(other, donate_argnums=1 if other is not summed_up else ())) == []
