@@ -434,6 +434,25 @@ def _gather(program: _Program, change: changes.Gather) -> None:
         program.edit([at], gathered)
 
 
+def _cast_after(program: _Program, change: changes.CastAfter) -> None:
+    for at in program.found(change.equation):
+        made = {id(v): eqn for eqn in at.inside.eqns for v in eqn.outvars}
+        cast = made.get(id(at.equation.invars[0]))
+        if cast is None or cast.primitive.name != "convert_element_type" or len(at.equation.invars) != 1:
+            raise NotApplicable("no cast stands before it")
+        narrow: list[Any] = []
+
+        def kept(eqn: Any, operands: Sequence[Any], narrow: list[Any] = narrow) -> list[Any]:
+            narrow[:] = operands
+            return list(equations.bound(eqn, operands))
+
+        def moved(eqn: Any, operands: Sequence[Any], narrow: list[Any] = narrow) -> list[Any]:
+            return [x.astype(operands[0].dtype) for x in equations.bound(eqn, narrow)]
+
+        program.edit([Equation("", cast, at.inside)], kept)
+        program.edit([at], moved)
+
+
 def _keep_large_side(program: _Program, change: changes.KeepLargeSide) -> None:
     def edit(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
         contracted, batch = eqn.params["dimension_numbers"]
@@ -522,6 +541,7 @@ _MAKERS: dict[type, Callable[[_Program, Any], None]] = {
     changes.ReduceOverLess: _reduce_over_less,
     changes.Scatter: _scatter,
     changes.Gather: _gather,
+    changes.CastAfter: _cast_after,
     changes.KeepLargeSide: _keep_large_side,
     changes.Donate: _donate,
     changes.PassConstants: _pass_constants,

@@ -39,6 +39,18 @@ def share_text(share: float) -> str:
     return f"{100 * share:,.0f} %" if share >= 9.995 else f"{100 * share:.3g} %"
 
 
+_PARTS = dict(
+    enumerate("half, a third, a quarter, a fifth, a sixth, a seventh, an eighth, a ninth, a tenth".split(", "), 2)
+)
+
+
+def part_text(part: Fraction) -> str:
+    """`a third`, `1/12`, `37.5 %`: of something."""
+    if part.numerator == 1:
+        return _PARTS.get(part.denominator, str(part))
+    return share_text(float(part))
+
+
 def count(number: int, noun: str) -> str:
     """`1 gather`, `3 gathers`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -14,6 +14,7 @@ from fractions import Fraction
 
 from lab.core.ledger import Kind, Transfer
 from lab.core.room import Room
+from lab.diagnosis.account import Account
 from lab.diagnosis.finding import OUT_OF_MEMORY, Cost, Finding
 from lab.diagnosis.program import Argument, Program, dtype_of_product
 from lab.hlo.host_memory import HOST
@@ -98,11 +99,24 @@ def priced(program: Program, found: Iterable[Finding]) -> tuple[tuple[Finding, .
     sure = max(seconds(_load(program, crossing, with_branches=False), chip).values(), default=0.0)
     ranked = [(_cost(finding, step, sure, chip, pool, crossing), finding) for finding in found]
     ranked.sort(key=lambda each: _rank(*each), reverse=True)
+    ranked = [(cost, replace(finding, account=_account(program, finding))) for cost, finding in ranked]
     if step.is_reference:
         return tuple(replace(finding, cost=_unrated(cost)) for cost, finding in ranked), step
     return tuple(
         replace(finding, cost=cost, seconds=_sending(finding, chip, crossing)) for cost, finding in ranked
     ), step
+
+
+def _account(program: Program, finding: Finding) -> Account:
+    return Account.of(
+        program.ledger.transfers,
+        finding.transfers,
+        finding.needed_bytes,
+        finding.added_bytes,
+        at_most=finding.at_most,
+        flops=finding.added_flops - sum(finding.flops.values()),
+        memory=finding.added_memory - finding.memory_bytes,
+    )
 
 
 def step_of(program: Program) -> Step:
@@ -147,6 +161,7 @@ def _cost(
         share_of_step=taken / step.least if is_known and step.least else None,
         share_of_memory=finding.memory_bytes / pool if pool and finding.memory_bytes else None,
         share_at_most=taken / (max(sure, taken) or 1) if is_known and step.least else None,
+        at_least=bool(finding.transfers) and finding.at_most and finding.needed_bytes is not None,
     )
 
 

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from lab.core.codec import Count
 from lab.core.frame import Stack
 from lab.core.ledger import Totals, Transfer
+from lab.diagnosis.account import Account, Edit, Way
 from lab.diagnosis.remedy import Proof, Remedy
 from lab.meshes.platforms import LinkName
 
@@ -26,6 +27,7 @@ class Cost:
     Attributes:
       wire_bytes: sent and not needed, by link; a link of None is not known.
       at_most: how much of it a better program would still send is not known.
+      at_least: a better program sends at most what is counted as needed.
       seconds: at least, of the busiest of wires, products and memory at the chip's full rates; None where the target
         has no rates.
       share_of_step: of the least that the step takes at these rates; None also where a loop runs unknown times.
@@ -39,23 +41,25 @@ class Cost:
     share_of_step: float | None = None
     share_of_memory: float | None = None
     share_at_most: float | None = None
+    at_least: bool = False
 
     def json_object(self) -> CostJson:
         sent = {str(link or "unknown"): size for link, size in self.wire_bytes.items()}
-        return CostJson(sent, self.at_most, self.seconds, self.share_of_step, self.share_of_memory)
+        return CostJson(sent, self.at_most, self.seconds, self.share_of_step, self.share_of_memory, self.at_least)
 
 
 @dataclass(frozen=True)
 class CostJson:
-    """What a finding wastes: bytes sent by link, `at_most` these where a better program's are not known; seconds at
-    least at the chip's full rates, and shares of the step's least and of the memory that JAX takes, null where the
-    target has no rates."""
+    """What a finding wastes: bytes sent by link, `at_most` or `at_least` these where a better program's are not
+    known, or known to be no more; seconds at least at the chip's full rates, and shares of the step's least and of the
+    memory that JAX takes, null where the target has no rates."""
 
     wire_bytes: Mapping[str, Fraction]
     at_most: bool
     seconds: float | None
     share_of_step: float | None
     share_of_memory: float | None
+    at_least: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,11 @@ class Finding:
       seconds: what the transfers take at least, at the full rate of the target's links; None where the target is not
         known.
       needed_bytes: of what the transfers send, what a better program would still send; None where that is not known.
+      at_most: it needs no more than these bytes, and than the FLOPs and memory that it adds.
+      added_bytes: that it sends more, by axes and link, less where negative; {} where it sends less of the transfers.
+      added_flops, added_memory: that one device multiplies or holds for it.
+      edit: what of the program to edit; None where that is told by nothing.
+      account: what it comes to; set where the whole program is known.
       flops: of products that a device need not compute, by dtype of their operands.
       accessed_bytes: that a device need not read or write in its memory.
       cost: of all that; set where the whole program is known.
@@ -88,6 +97,12 @@ class Finding:
     memory_bytes: int = 0
     seconds: float | None = None
     needed_bytes: Fraction | None = None
+    at_most: bool = False
+    added_bytes: Mapping[Way, Fraction] = field(default_factory=dict)
+    added_flops: int = 0
+    added_memory: int = 0
+    edit: Edit | None = None
+    account: Account | None = None
     flops: Mapping[str, int] = field(default_factory=dict)
     accessed_bytes: int = 0
     cost: Cost = Cost()
@@ -109,6 +124,11 @@ class Finding:
         shares = [share for share in (self.cost.share_at_most, self.cost.share_of_memory) if share is not None]
         wastes = self.cost.wire_bytes or self.flops or self.accessed_bytes or self.memory_bytes
         return bool(shares and wastes) and max(shares) < SMALLEST_SHARE and self.kind != OUT_OF_MEMORY
+
+    @property
+    def is_in_vain(self) -> bool:
+        """What could be tried of its advice saves nothing."""
+        return self.proof is not None and self.proof.is_in_vain and self.kind != OUT_OF_MEMORY
 
     @property
     def spans(self) -> tuple[str, ...]:
@@ -136,6 +156,8 @@ class Finding:
             remark=self.is_remark,
             stack=self.stack,
             proof=UNSET if self.proof is None else self.proof,
+            edit=self.edit or UNSET,
+            account=self.account or UNSET,
         )
 
 
@@ -169,3 +191,5 @@ class FindingJson:
     remark: bool = False
     stack: Stack = ()
     proof: Proof | UnsetType = UNSET
+    edit: Edit | UnsetType = UNSET
+    account: Account | UnsetType = UNSET

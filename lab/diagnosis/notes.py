@@ -5,14 +5,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from fractions import Fraction
 
 from lab.core.ledger import Phase
 from lab.core.note import Note, NoteKind, note_kinds
-from lab.core.units import count, exact, executions_text, listed
+from lab.core.units import count, exact, executions_text, listed, part_text
 from lab.diagnosis.finding import totals_of_arrays
 from lab.diagnosis.kinds.links import sent_wide
 from lab.diagnosis.kinds.reductions import sums_cut_into_shards
-from lab.diagnosis.program import Program, Site, times
+from lab.diagnosis.program import Program, Site
 from lab.hlo.shapes import arrays, bits
 from lab.meshes.platforms import LinkName, Platform
 
@@ -167,7 +168,7 @@ def _counted_loops(program: Program) -> Iterator[Note]:
         yield Note(
             NoteKind.LOOPS_COUNTED_ONCE,
             f"XLA's cost_analysis() counts the body of a loop once, however often it runs: it gives "
-            f"{times(every / once)} fewer FLOPs of matrix products than are listed here",
+            f"{part_text(Fraction(once, every))} of the FLOPs of matrix products that are listed here",
         )
 
 

@@ -17,10 +17,12 @@ import numpy as np
 from lab.core.frame import Stack
 from lab.core.known import known
 from lab.core.ledger import Kind, Ledger, Phase, Transfer
+from lab.core.units import listed
+from lab.diagnosis.account import Edit
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Flow, Place, Use
 from lab.diagnosis.remarks import Remark
-from lab.diagnosis.remedy import Remedy
+from lab.diagnosis.remedy import Remedy, remedy_text
 from lab.diagnosis.specs import Dims, axes_of_dims, spec_text
 from lab.diagnosis.varying import Variation
 from lab.hlo.buffers import LiveBuffer
@@ -53,6 +55,7 @@ _GATHERS = frozenset({"all-gather", "all-gather-start"})
 _AS_IT_IS = _GATHERS | {"collective-permute", "collective-permute-start"}
 PRODUCTS = frozenset({"dot", "convolution", "custom-call"})
 _FARTHEST = 200
+_SHOWN = 3
 _JOINED = re.compile(r"^(.*)/\(([^:]*):.*\)$")
 _DIM = re.compile(r"\d{1,9}")
 _ALIAS = re.compile(r"\((\d{1,9}), \{[\d, ]*\}(?:, (?:may|must)-alias)?\)")
@@ -378,6 +381,36 @@ class Program:
         made = operation(source.instruction.op_name) or operation(site.op_name)
         return f"the result of {made}" if made else "a value"
 
+    def subject(self, site: Site) -> str:
+        """The same, with the argument that it is made of, or whose gradient it is."""
+        operand, moved = self.moving(site), self.moved(site)
+        if operand is None or self.argument_of(*operand, _AS_IT_IS):
+            return moved
+        if twin := self.gradient_of(site):
+            return f"the gradient of {self.named(twin)}"
+        behind = self.argument_behind(site)
+        return f"{moved}, made of {self.named(behind)}" if behind else moved
+
+    def gradient_of(self, site: Site) -> Argument | None:
+        """The argument that a sum of the backward pass has the shape of, the first that is multiplied or looked up in
+        where there are several; None where none has."""
+        if site.transfer.kind not in _SUMS or not self.is_differentiated:
+            return None
+        alike = [a for a in self.arguments if sorted(a.local.dims) == sorted(site.result.dims) and site.result.dims]
+        used = (a for a in alike if any(use.opcode in PRODUCTS | {"gather"} for use in self.flow.uses(*a.place)))
+        return next(used, alike[0] if len(alike) == 1 else None)
+
+    def split_over(self, axes: Iterable[str]) -> list[Argument]:
+        """Arguments of which these axes split a dim."""
+        over = set(axes)
+        return [a for a in self.arguments if any(over & set(names) for names in a.dims or ())]
+
+    def in_specs(self, *arguments: Argument | None) -> str:
+        """`in_specs P() of w and P('data') of x in jax.shard_map`, of the first whose specs are known."""
+        known_ones = {a.name: spec_text(a.dims) for a in arguments if a is not None and a.dims is not None}
+        each = [f"{spec} of {name}" for name, spec in [*known_ones.items()][:_SHOWN]]
+        return f"in_specs {listed(each)} in jax.shard_map" if each else ""
+
     def uses(self, site: Site, through: frozenset[str] = frozenset()) -> list[Use]:
         """What is done with what a transfer gives; TPU text prints an asynchronous one several times, and its result
         where it is waited for."""
@@ -522,12 +555,21 @@ class Program:
         flops: Mapping[str, int] | None = None,
         accessed_bytes: int = 0,
         remedy: Remedy = (),
+        value: str = "",
+        write: str = "",
+        **better: Any,
     ) -> Finding:
-        """The line of its largest transfer, where no other is given."""
+        """The line of its largest transfer, and what that moves, where no others are given.
+
+        Args:
+          value: that the advice is about; write: the PartitionSpec to write for it, and where.
+          better: other fields of a Finding that say what the advice comes to.
+        """
         transfers = tuple(site.transfer for site in sites)
         lines = [site for site in sites if site.line]
         origin = origin or (largest(lines).line if lines else None)
         stacks = [t.stack for t in transfers if t.origin == origin]
+        value = value or (self.subject(largest(sites)) if sites else "")
         return Finding(
             kind,
             sentence,
@@ -540,6 +582,8 @@ class Program:
             accessed_bytes=accessed_bytes,
             stack=stacks[0] if stacks else self._stacks.get(origin or "", ()),
             remedy=remedy,
+            edit=Edit(value, remedy_text(remedy) or write, origin) if value else None,
+            **better,
         )
 
 

@@ -69,7 +69,8 @@ def proven(found: Sequence[Finding], trial: Trial, attempt: Attempt) -> tuple[Fi
     """The findings with what became of their remedies, the first ones tried first: alone where all of them can be tried
     in the time that the program took to compile, else together.
 
-    A finding whose sentence is about the remedy, and which is not borne out, is left out.
+    A finding whose sentence is about the remedy, and which is not borne out, is left out; any other whose remedy saves
+    nothing stands behind those with advice.
     """
     remedies = {number: finding.remedy for number, finding in enumerate(found) if finding.remedy}
     have_time = len(remedies) * trial.compile_s <= trial.budget_s
@@ -77,7 +78,8 @@ def proven(found: Sequence[Finding], trial: Trial, attempt: Attempt) -> tuple[Fi
     judged = [
         _judged(finding, proofs.get(number, Proof(not_tried=TAKES_AN_EDIT))) for number, finding in enumerate(found)
     ]
-    return tuple(finding for finding in judged if finding is not None)
+    kept = [finding for finding in judged if finding is not None]
+    return tuple(sorted(kept, key=lambda finding: (finding.is_remark, finding.is_in_vain)))
 
 
 def proven_here(program: Program, found: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -181,8 +183,7 @@ def _has_room(room: Room | None, before: Sums, after: Sums) -> bool:
 
 
 def _judged(finding: Finding, proof: Proof) -> Finding | None:
-    is_in_vain = proof.after is not None and not proof.pays
-    if is_in_vain and finding.kind in _TRUE_IF_IT_PAYS:
+    if proof.is_in_vain and finding.kind in _TRUE_IF_IT_PAYS:
         return None
-    advice = f"nothing that is known to pay; tried: {proof.text}" if is_in_vain else finding.advice
-    return replace(finding, advice=advice, proof=proof)
+    advice = f"a change was tried, and saved nothing with this compiler: {proof.text}"
+    return replace(finding, advice=advice if proof.is_in_vain else finding.advice, proof=proof)

@@ -173,6 +173,16 @@ class Gather:
 
 
 @dataclass(frozen=True)
+class CastAfter:
+    """A collective of a value before it is cast, its result cast instead."""
+
+    equation: str
+
+    def __str__(self) -> str:
+        return f"the cast after {_operation(self.equation)}"
+
+
+@dataclass(frozen=True)
 class KeepLargeSide:
     """A product whose larger operand stays split over these axes: the smaller one is split alike along the dim that is
     summed over, or else is whole, and the result is split along the larger one's dim."""
@@ -251,6 +261,7 @@ Change = (
     | ReduceOverLess
     | Scatter
     | Gather
+    | CastAfter
     | KeepLargeSide
     | Donate
     | PassConstants
@@ -268,6 +279,11 @@ _WHERE: Mapping[str, str] = {
     LinkName.ICI: "inside slices",
     LinkName.DCN: "between slices",
 }
+
+
+def where(link: str) -> str:
+    """`inside hosts`; "" of a link that is not known."""
+    return _WHERE.get(link, "")
 
 
 class NotApplicable(Exception):
@@ -330,6 +346,11 @@ class Proof:
     not_tried: str | None = None
 
     @property
+    def is_in_vain(self) -> bool:
+        """It was tried, and saves nothing."""
+        return self.after is not None and not self.pays
+
+    @property
     def text(self) -> str:
         """`out_shardings P('data') of result 0: 43,008 B -> 14,336 B sent, FLOPs as before, 38.91 kB -> 22.53 kB of
         memory`."""
@@ -342,7 +363,7 @@ class Proof:
 def _changes(before: Sums, after: Sums) -> Iterator[str]:
     for link in dict.fromkeys((*before.sent, *after.sent)):
         pair = [sums.sent.get(link, Fraction(0)) for sums in (before, after)]
-        yield _change([f"{exact(sent)} B" for sent in pair], f"sent {_WHERE.get(link, '')}".rstrip())
+        yield _change([f"{exact(sent)} B" for sent in pair], f"sent {where(link)}".rstrip())
     if before.on_links is not None and after.on_links is not None and before.on_links != after.on_links:
         yield _change([f"{exact(sums)} B" for sums in (before.on_links, after.on_links)], "on all links of the torus")
     if before.flops is not None and after.flops is not None and (before.flops or after.flops):

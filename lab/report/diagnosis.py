@@ -131,7 +131,8 @@ def finding_text(number: int, finding: Finding) -> str:
         f"{number}. {finding.kind}: {finding.sentence}",
         f"   {evidence(finding)}",
         f"   {waste_text(finding)}",
-        f"   try: {finding.advice}",
+        f"   {advice_text(finding)}",
+        f"   {edit_text(finding)}",
         f"   {proof_text(finding)}",
     ]
     return "\n".join(line for line in lines if line.strip())
@@ -149,7 +150,7 @@ def waste_text(finding: Finding) -> str:
     cost = finding.cost
     sent = sum(cost.wire_bytes.values(), Fraction(0))
     parts = [
-        f"{'at most ' * cost.at_most}{exact(sent)} B sent" if sent else "",
+        f"{'at most ' * cost.at_most}{'at least ' * cost.at_least}{exact(sent)} B sent" if sent else "",
         *(f"{scaled(flops, 'FLOP')} of {dtype}" for dtype, flops in finding.flops.items()),
         f"{bytes_text(finding.accessed_bytes)} read" if finding.accessed_bytes else "",
         seconds_text(cost.seconds) if cost.seconds else "",
@@ -168,13 +169,27 @@ def _shares(cost: Cost) -> list[str]:
     return [f"{share_text(share)} of {what}" for share, what in shares if share >= least > 0]
 
 
+def advice_text(finding: Finding) -> str:
+    """`try: ...`; where nothing that was tried saves anything, just that."""
+    return finding.advice if finding.is_in_vain else f"try: {finding.advice}"
+
+
+def edit_text(finding: Finding) -> str:
+    """`edit: w f32[8,8] P() at model.py:8: in_specs P() of w in jax.shard_map`, of advice that was not tried."""
+    is_untried = finding.proof is not None and finding.proof.not_tried is not None
+    return f"edit: {finding.edit.text}" if is_untried and finding.edit else ""
+
+
 def proof_text(finding: Finding) -> str:
-    """`tried: out_shardings P() of result 0: 43,008 B -> 14,336 B sent, ...`, or why it was not; where it does not pay,
-    the advice tells."""
+    """`tried: out_shardings P() of result 0: 43,008 B -> 14,336 B sent, ...`; where it was not, why, and what it comes
+    to. Where it does not pay, the advice tells."""
     proof = finding.proof
-    if proof is None or (proof.not_tried is None and not proof.pays):
+    if proof is None or proof.is_in_vain:
         return ""
-    return f"tried: {proof.text}" if proof.pays else f"not tried: {proof.not_tried}"
+    if proof.not_tried is None:
+        return f"tried: {proof.text}"
+    account = f"; by calculation {finding.account.text}" if finding.account else ""
+    return f"not tried: {proof.not_tried}{account}"
 
 
 def evidence(finding: Finding) -> str:

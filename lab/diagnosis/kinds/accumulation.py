@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from lab.core.known import known
-from lab.core.units import exact
+from lab.core.units import exact, part_text
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import SCALES, Flow, Place, Use, is_number_scale
-from lab.diagnosis.program import Program, Site, sent, times
+from lab.diagnosis.program import Program, Site, largest, sent
 from lab.hlo.loops import Scope, trip_count
 from lab.hlo.text import Computation
 
@@ -49,7 +49,7 @@ def _finding(program: Program, found: list[tuple[Site, _Sum]]) -> Finding:
     largest_of = {added.element: max(sent([s]) for s, other in found if other == added) for _, added in found}
     needed = sum(largest_of.values(), Fraction(0)) / often_run if often_run else None
     often = f"{often_run} times a step" if often_run else "in every iteration"
-    less = f"would send {times(float(sent(sites) / needed))} fewer bytes" if needed else "would do"
+    less = f"would send {part_text(needed / sent(sites))} of the bytes" if needed else "would do"
     what = "gradients are" if program.is_differentiated else "a sum is"
     each = _bytes_of_one_iteration(sites, often_run)
     sentence = (
@@ -60,7 +60,9 @@ def _finding(program: Program, found: list[tuple[Site, _Sum]]) -> Finding:
         "accumulate on each device and reduce once: put the loop inside jax.shard_map, with jax.lax.pcast(w, axis, "
         "to='varying') before it and one psum (or psum_scatter) after it"
     )
-    return program.finding("reduced_in_loop", sentence, advice, *sites, needed_bytes=needed)
+    most = largest(sites)
+    write = program.in_specs(program.gradient_of(most), *program.split_over(most.transfer.axes or ()))
+    return program.finding("reduced_in_loop", sentence, advice, *sites, needed_bytes=needed, write=write)
 
 
 def _bytes_of_one_iteration(sites: list[Site], trips: int | None) -> str:

@@ -13,9 +13,10 @@ from lab.diagnosis.dims import followed
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import LAYOUT, Place
 from lab.diagnosis.kinds.together import together
-from lab.diagnosis.program import Program, Site, sent
+from lab.diagnosis.program import Argument, Program, Site, sent
 from lab.diagnosis.remedy import PartitionableKeys, PinInstead, Remedy, ShardArgument, ShardResult
 from lab.diagnosis.slices import ELEMENTWISE
+from lab.diagnosis.specs import spec_text
 from lab.hlo.flops import operand_shapes
 from lab.hlo.shapes import arrays
 
@@ -76,7 +77,24 @@ def moved_to_reshape(program: Program) -> Iterator[Finding]:
             f"{what} moves {exact(moved)} B{both} ({kinds}): a shard of the result is made of parts of several shards "
             f"of {program.behind(sites[0])}"
         )
-        yield program.finding("moved_to_reshape", sentence, advice, *sites)
+        is_split = primitive == "split"
+        yield program.finding(
+            "moved_to_reshape",
+            sentence,
+            advice,
+            *sites,
+            needed_bytes=Fraction(0) if is_split else None,
+            write=_with_parts(program.argument_behind(sites[0])) if is_split else "",
+        )
+
+
+def _with_parts(argument: Argument | None) -> str:
+    """The spec of an argument whose parts have a dim of their own before the one that is split."""
+    split = [dim for dim, names in enumerate(argument.dims or ()) if names] if argument else []
+    if argument is None or argument.dims is None or not split:
+        return ""
+    at = split[-1]
+    return f"{spec_text((*argument.dims[:at], (), *argument.dims[at:]))} of {argument.name}, its parts along dim {at}"
 
 
 def _forward(site: Site, causes: set[tuple[str, str | None]]) -> str:

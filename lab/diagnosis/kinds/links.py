@@ -11,10 +11,11 @@ import numpy as np
 
 from lab.core.known import known
 from lab.core.units import count, exact
+from lab.diagnosis.account import Way
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import SCALES, Flow, Use, is_number_scale
 from lab.diagnosis.program import Program, Site, Wires, largest, operation, sent
-from lab.diagnosis.remedy import OrderDevices, PinArgument, PinBefore, Remedy
+from lab.diagnosis.remedy import CastAfter, OrderDevices, PinArgument, PinBefore, Remedy
 from lab.diagnosis.specs import without
 from lab.hlo.shapes import arrays, bits
 from lab.hlo.text import Computation, Instruction
@@ -50,10 +51,11 @@ def on_slow_link(program: Program) -> Iterator[Finding]:
     now, then = sent(crossing), sum(across.values(), Fraction(0))
     if now >= _SMALLEST and then <= _WORTH * now:
         there = _SLOW[crossing[0].transfer.link]
-        spans = sorted(across, key=lambda axes: -across[axes]) or [("no axis",)]
+        largest_span = max(across, key=lambda axes: across[axes], default=())
+        along_there = f", along {', '.join(largest_span)}" * bool(largest_span)
         sentence = (
             f"{exact(now)} B a step are sent along {', '.join(along)} over {there}; with {first} outermost in the mesh "
-            f"{exact(then)} B would be, along {', '.join(spans[0])}, and the rest on the fast link"
+            f"it needs {exact(then)} B{along_there}, and the rest goes over the fast link"
         )
         order = (first, *(name for name in axes.names if name != first))
         advice = (
@@ -61,7 +63,29 @@ def on_slow_link(program: Program) -> Iterator[Finding]:
             f"{first} spans these (jax.experimental.mesh_utils.create_hybrid_device_mesh)"
         )
         remedy = OrderDevices(_devices_of(first, axes, domains), f"{first} outermost in the mesh")
-        yield program.finding("on_slow_link", sentence, advice, *crossing, needed_bytes=then, remedy=(remedy,))
+        yield program.finding(
+            "on_slow_link",
+            sentence,
+            advice,
+            *crossing,
+            needed_bytes=then,
+            remedy=(remedy,),
+            value="the mesh",
+            added_bytes=_moved_to(program, orders[first], str(crossing[0].transfer.link)),
+        )
+
+
+def _moved_to(program: Program, domains: np.ndarray, slow: str) -> dict[Way, Fraction]:
+    """By axes and link, what more would be sent there: what crosses hosts or slices on the slow link."""
+    added: dict[Way, Fraction] = {}
+    for site in program.sites:
+        groups, size = program.members(site), sent([site])
+        is_across = groups is None or any(len({domains[position] for position in row}) > 1 for row in groups.members)
+        fast = LinkName.HOST if slow == LinkName.NETWORK else LinkName.ICI
+        for link, change in ((str(site.transfer.link or ""), -size), (slow if is_across else str(fast), size)):
+            way = site.transfer.span, link
+            added[way] = added.get(way, Fraction(0)) + change
+    return added
 
 
 def _outermost(name: str, axes: Axes, domains: np.ndarray) -> np.ndarray:
@@ -191,9 +215,13 @@ def sent_wide(program: Program) -> tuple[list[Site], str]:
 
 
 def _moved_narrow(program: Program, sites: list[Site]) -> Remedy:
-    """Arguments that are gathered, before they are widened."""
-    found: list[PinArgument] = []
+    """What the program moves itself is cast after that; arguments that the compiler gathers are before they are
+    widened."""
+    found: list[PinArgument | CastAfter] = []
     for site in sites:
+        if site.is_written:
+            found.append(CastAfter(site.op_name))
+            continue
         operand = program.moving(site) if site.kind == "all_gather" else None
         argument = None if operand is None else program.argument_of(*operand)
         if argument is not None and argument.dims:

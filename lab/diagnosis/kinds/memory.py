@@ -10,6 +10,7 @@ from lab.core.known import known
 from lab.core.ledger import Phase
 from lab.core.room import Room
 from lab.core.units import bytes_text, count, exact, listed
+from lab.diagnosis.account import by_way
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place
 from lab.diagnosis.program import (
@@ -25,6 +26,7 @@ from lab.diagnosis.program import (
 from lab.diagnosis.remedy import Donate, FreeUnnamed, KeepDonated, PassConstants, ShardArgument, ShardResultsAlike
 from lab.diagnosis.slices import ELEMENTWISE, is_own_slice, own_slices
 from lab.diagnosis.specs import most_alike
+from lab.hlo.names import phase
 from lab.hlo.shapes import Shape, arrays
 from lab.meshes.platforms import Platform
 
@@ -34,6 +36,7 @@ _SMALLEST = 1 << 14
 _SMALLEST_STATE = 0.05
 # Smaller constants are masks and tables of positions.
 _SMALLEST_CONSTANT = 1 << 18
+_NAMED = 3
 # The last layer's weight is used again at once, so that one kept weight is no fault.
 _FEWEST_KEPT = 2
 
@@ -58,6 +61,7 @@ def out_of_memory(program: Program) -> Iterator[Finding]:
         advice,
         memory_bytes=memory.peak - room.usable_bytes,
         remedy=(Donate(),),
+        value=program.named(largest_first[0]) if largest_first else "",
     )
 
 
@@ -75,7 +79,8 @@ def offload_undone(program: Program) -> Iterator[Finding]:
             '(x = checkpoint_name(x, "...") in its first line); what it returns is saved by its caller, as by a scan, '
             "which the policy does not govern"
         )
-        yield program.finding("offload_undone", sentence, advice)
+        value = f"the values named {listed(program.offloaded)}"
+        yield program.finding("offload_undone", sentence, advice, value=value)
 
 
 def held_whole(program: Program) -> Iterator[Finding]:
@@ -115,6 +120,7 @@ def held_whole(program: Program) -> Iterator[Finding]:
             origin=_first_use(program, whole[0][0].place),
             memory_bytes=wasted,
             remedy=(*remedy, ShardResultsAlike()) if remedy else (),
+            value=program.named(whole[0][0]),
         )
 
 
@@ -140,8 +146,22 @@ def updated_whole(program: Program) -> Iterator[Finding]:
             "gathered where they are used, moments never"
         )
         yield program.finding(
-            "held_whole", sentence, advice, origin=_first_use(program, most.place), memory_bytes=held - held // devices
+            "held_whole",
+            sentence,
+            advice,
+            origin=_first_use(program, most.place),
+            memory_bytes=held - held // devices,
+            remedy=(*(_split_first(program, a, devices) for a in whole), ShardResultsAlike()),
+            value=program.named(most),
         )
+
+
+def _split_first(program: Program, argument: Argument, devices: int) -> ShardArgument:
+    """Over all axes, along its first dim that all devices can share."""
+    axes = known(program.axes)
+    names = tuple(name for name in axes.names if axes[name] > 1)
+    at = next(dim for dim, size in enumerate(argument.local.dims) if size % devices == 0)
+    return ShardArgument(argument.name, (*((),) * at, names))
 
 
 def _split_twin(program: Program, one: Argument) -> Argument | None:
@@ -199,6 +219,7 @@ def made_whole(program: Program) -> Iterator[Finding]:
             origin=_first_line(program),
             memory_bytes=memory.outputs - memory.outputs // parts,
             remedy=(ShardResultsAlike(),),
+            value="the outputs",
         )
 
 
@@ -238,7 +259,15 @@ def array_constant(program: Program) -> Iterator[Finding]:
         )
         axes = [name for name, size in program.axes.shape.items() if size > 1] if program.axes else []
         remedy = (PassConstants(axes[0]),) if axes else ()
-        yield program.finding("array_constant", sentence, advice, origin=origin, memory_bytes=total, remedy=remedy)
+        yield program.finding(
+            "array_constant",
+            sentence,
+            advice,
+            origin=origin,
+            memory_bytes=total,
+            remedy=remedy,
+            value=f"the array {shape_text(shape)} that is closed over",
+        )
 
 
 def donation_unused(program: Program) -> Iterator[Finding]:
@@ -260,6 +289,7 @@ def donation_unused(program: Program) -> Iterator[Finding]:
             origin=_first_use(program, unused[0].place),
             memory_bytes=wasted,
             remedy=(KeepDonated(),),
+            value=program.named(unused[0]),
         )
 
 
@@ -305,18 +335,54 @@ def kept_whole(program: Program) -> Iterator[Finding]:
             f"{_gathered(program, kept)} gathered once, in the forward pass, and kept whole for the backward pass: "
             f"{exact(held)} B on every device, as if nothing sharded {'it' if len(kept) == 1 else 'them'}"
         )
-        wire = sent(kept)
-        advice = (
-            "drop the sharding constraint that replicates it, or write P.UNCONSTRAINED for dims that it is not about"
-            if is_replicated == kept
-            else "gather each layer's arguments where they are used, and rematerialize the layer (jax.checkpoint): the "
-            f"backward pass then gathers them again, {exact(wire)} B a step more sent by each device, and only one "
-            "layer's are whole at a time"
-        )
-        remedy = tuple(FreeUnnamed(site.op_name) for site in kept) if is_replicated == kept else ()
+        if is_replicated == kept:
+            yield program.finding(
+                "kept_whole",
+                sentence,
+                "drop the sharding constraint that replicates it, or write P.UNCONSTRAINED for dims that it is not "
+                "about",
+                *kept,
+                memory_bytes=held,
+                needed_bytes=sent(kept),
+                remedy=tuple(FreeUnnamed(site.op_name) for site in kept),
+            )
+            return
+        again = [site for site in program.inserted if _is_gathered_forward(program, site)]
         yield program.finding(
-            "kept_whole", sentence, advice, *kept, memory_bytes=held, needed_bytes=wire, remedy=remedy
+            "kept_whole",
+            sentence,
+            "gather each layer's arguments where they are used, and rematerialize the layer (jax.checkpoint): the "
+            f"backward pass then gathers them again, at most {exact(sent(again))} B a step more sent by each device, "
+            "and only one layer's are whole at a time",
+            *kept,
+            memory_bytes=held,
+            needed_bytes=sent(kept),
+            value=_all_named(program, kept),
+            added_bytes=by_way(site.transfer for site in again),
+            added_flops=_forward_flops(program),
+            added_memory=max(site.transfer.payload_bytes // _layers(program, site) for site in kept),
+            at_most=True,
         )
+
+
+def _is_gathered_forward(program: Program, site: Site) -> bool:
+    return site.kind == "all_gather" and site.phase == Phase.FORWARD and _argument(program, site) is not None
+
+
+def _all_named(program: Program, sites: list[Site]) -> str:
+    """The first arguments that they move, and how many more there are."""
+    names = list(dict.fromkeys(program.named(known(_argument(program, site))) for site in sites))
+    return listed([*names[:_NAMED], *[f"{len(names) - _NAMED} more"] * (len(names) > _NAMED)])
+
+
+def _forward_flops(program: Program) -> int:
+    """Of products of the forward pass, which a rematerialized layer multiplies again but for those that its backward
+    pass does not read."""
+    return sum(
+        (work.flops or 0) * (visit.executions or 1)
+        for visit, work in program.reading.products
+        if phase(visit.instruction.op_name, True) == Phase.FORWARD
+    )
 
 
 def _gathered(program: Program, kept: list[Site]) -> str:

@@ -12,6 +12,7 @@ from lab.diagnosis.flow import SCALES, Place, Use
 from lab.diagnosis.numbers import number_on
 from lab.diagnosis.program import Argument, Program, Site, sent
 from lab.diagnosis.remedy import Gather
+from lab.diagnosis.specs import spec_text
 from lab.hlo.shapes import arrays
 
 _SMALLEST = 1024
@@ -82,7 +83,24 @@ def summed_across_calls(program: Program) -> Iterator[Finding]:
             "let each device keep its own sums: an accumulator with a dim that the axis shards, in jax.shard_map; or "
             "parameters that are `reduced` over it on an Explicit mesh, whose gradients are then `unreduced`"
         )
-        yield program.finding("summed_across_calls", sentence, advice, *sites, needed_bytes=Fraction(0))
+        yield program.finding(
+            "summed_across_calls",
+            sentence,
+            advice,
+            *sites,
+            needed_bytes=Fraction(0),
+            value=names[0],
+            write=_kept_apart(program, *found[0]),
+        )
+
+
+def _kept_apart(program: Program, site: Site, total: Argument) -> str:
+    """The accumulator with a dim for the devices."""
+    axes, size = site.transfer.axes, site.transfer.group_size
+    if not axes or total.dims is None:
+        return ""
+    spec = spec_text((axes, *total.dims))
+    return f"in_shardings and out_shardings {spec} of {total.name}, with a first dim of {size}"
 
 
 def _accumulator(program: Program, site: Site) -> Argument | None:

@@ -77,7 +77,22 @@ def gathered_for_slice(program: Program) -> Iterator[Finding]:
         )
         is_looped = bool(program.flow.loops(gather.place.computation))
         remedy = () if is_looped else (ThroughIndices(gather.op_name),)
-        yield program.finding("gathered_for_slice", sentence, advice, *sites, remedy=remedy)
+        write = program.in_specs(program.argument_behind(gather)) if is_looped else ""
+        needed = None if is_looped else _rows_alone(program, gather)
+        yield program.finding(
+            "gathered_for_slice", sentence, advice, *sites, needed_bytes=needed, remedy=remedy, write=write
+        )
+
+
+def _rows_alone(program: Program, gather: Site) -> Fraction:
+    """What it takes to read them on the devices that have them and to sum with zeros of the others; an update takes
+    nothing."""
+    if gather.primitive in _UPDATES:
+        return Fraction(0)
+    rows = [use.instruction for use in program.uses(gather) if use.instruction and use.number == 0]
+    each = sum(arrays(i.shape)[0].bytes for i in rows)
+    often = 1 if gather.transfer.executions is None else gather.transfer.executions
+    return often * wire_bytes(Kind.ALL_REDUCE, each, gather.transfer.group_size or 1)
 
 
 def _summed_before(program: Program, gather: Site) -> Site | None:
@@ -152,7 +167,27 @@ def table_gathered(program: Program) -> Iterator[Finding]:
                 "shard the table and the tokens over different axes, or look up in jax.shard_map: mask the rows that "
                 "other devices hold, and psum"
             )
-            yield program.finding("table_gathered", sentence, advice, *sites, remedy=(_kept_split(program, gather),))
+            yield program.finding(
+                "table_gathered",
+                sentence,
+                advice,
+                *sites,
+                needed_bytes=_rows_summed(program, gather, answers),
+                at_most=True,
+                remedy=(_kept_split(program, gather),),
+            )
+
+
+def _rows_summed(program: Program, gather: Site, answers: int) -> Fraction:
+    """What it takes to gather the tokens, look up on each device the rows that it has, and sum: less where the tokens
+    are whole already, or each device keeps its own rows."""
+    devices = gather.transfer.group_size or 1
+    lookups = [use for use in program.uses(gather) if use.instruction and use.opcode == "gather"]
+    asked_for = [operand_shapes(known(use.instruction), use.computation)[1:2] for use in lookups]
+    tokens = sum(shape.bytes for shapes in asked_for for shape in shapes) * devices
+    often = 1 if gather.transfer.executions is None else gather.transfer.executions
+    asked = wire_bytes(Kind.ALL_GATHER, tokens, devices)
+    return often * (asked + wire_bytes(Kind.ALL_REDUCE, answers, devices))
 
 
 def _kept_split(program: Program, gather: Site) -> DropConstraint | PinOperand:
@@ -186,7 +221,15 @@ def permuted_by_gather(program: Program) -> Iterator[Finding]:
                 "one for each part of a shard that goes to another device"
             )
             often = 1 if gather.transfer.executions is None else gather.transfer.executions
-            yield program.finding("permuted_by_gather", sentence, advice, *sites, needed_bytes=Fraction(often * kept))
+            yield program.finding(
+                "permuted_by_gather",
+                sentence,
+                advice,
+                *sites,
+                needed_bytes=Fraction(often * kept),
+                at_most=True,
+                write=program.in_specs(program.argument_behind(gather)),
+            )
 
 
 def _kept_of_known(program: Program, site: Site) -> int:

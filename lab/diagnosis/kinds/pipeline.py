@@ -9,6 +9,7 @@ from lab.diagnosis.finding import Finding
 from lab.diagnosis.kinds.together import together
 from lab.diagnosis.program import Program, Site
 from lab.diagnosis.slices import depends_on_device
+from lab.diagnosis.specs import spec_text
 from lab.hlo.shapes import bits
 
 _PICKS = ("squeeze", "slice", "dynamic_slice", "gather")
@@ -102,4 +103,6 @@ def _finding(program: Program, sums: list[Site], sites: list[Site]) -> Finding:
         f"keep the outputs on the last stage: compute the loss there and psum a scalar over {axis}, or "
         "collect them in the loop's state and send them once, after the loop"
     )
-    return program.finding("last_stage_broadcast", sentence, advice, *sites, *beside)
+    spec = spec_text((transfer.axes or (),))
+    write = f"{spec} of the outputs of all stages [stages, ..], in a constraint or as out_specs"
+    return program.finding("last_stage_broadcast", sentence, advice, *sites, *beside, write=write)

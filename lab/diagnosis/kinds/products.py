@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from lab.core.known import known
-from lab.core.units import exact
+from lab.core.units import exact, part_text
 from lab.diagnosis.dims import followed
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place, Use
 from lab.diagnosis.kinds.together import together
-from lab.diagnosis.program import Argument, Program, Site, sent, times
+from lab.diagnosis.program import Argument, Program, Site, sent
 from lab.diagnosis.remedy import KeepLargeSide, Remedy, ShardArgument
-from lab.diagnosis.specs import without
+from lab.diagnosis.specs import spec_text, without
 from lab.hlo.flops import operand_shapes
 from lab.hlo.shapes import arrays
 
@@ -44,8 +44,8 @@ def larger_side_gathered(program: Program) -> Iterator[Finding]:
             gathered = gather.transfer.payload_bytes
             sentence = (
                 f"a matrix product gathers {program.moved(gather)}, {exact(gathered)} B; gathering its other operand "
-                f"would be {exact(other)} B, {times(gathered / other)} less, and scattering the output {exact(output)} "
-                "B"
+                f"would be {exact(other)} B, {part_text(Fraction(other, gathered))} of that, and scattering the output "
+                f"{exact(output)} B"
             )
             over = gather.transfer.span
             advice = (
@@ -174,7 +174,9 @@ def experts_gathered(program: Program) -> Iterator[Finding]:
                 f"constrain the dispatched tokens to their groups over {axis} first, and then to their experts; "
                 "the outputs in the opposite order"
             )
-            yield program.finding("experts_gathered", sentence, advice, *gathers, *sums)
+            groups, experts = spec_text(((axis,),)), spec_text(((), (axis,)))
+            write = f"{groups} of the dispatched tokens [groups, experts, ..], then {experts}"
+            yield program.finding("experts_gathered", sentence, advice, *gathers, *sums, write=write)
 
 
 def _is_of_tokens(program: Program, site: Site) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from itertools import pairwise
+from math import prod
 
+from lab.core.dtypes import DTYPES
 from lab.core.known import known
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place, Use
@@ -12,9 +15,11 @@ from lab.diagnosis.program import Program, Site, shape_text, times
 from lab.diagnosis.remarks import Remark
 from lab.diagnosis.remedy import FreeUnnamed, PinBefore, Remedy
 from lab.diagnosis.slices import ELEMENTWISE, own_slices
-from lab.diagnosis.specs import axes_of_dims, spec_text, without
+from lab.diagnosis.specs import Dims, axes_of_dims, spec_text, without
 from lab.hlo.flops import operand_shapes
 from lab.hlo.shapes import Shape, arrays
+from lab.meshes.axes import Axes
+from lab.redistribution import Array, Placement, plan
 
 _GATHERS = frozenset({"all-gather", "all-gather-start"})
 
@@ -35,9 +40,8 @@ def rebuilt_whole(program: Program) -> Iterator[Finding]:
                 "reshard it in two steps, one axis at a time (each an all-to-all of about one shard), or give both "
                 "ends the same spec"
             )
-            yield program.finding(
-                "rebuilt_whole", sentence, advice, *chain, remedy=_in_steps(program, chain[0], remark)
-            )
+            remedy, needed = _in_steps(program, chain[0], remark)
+            yield program.finding("rebuilt_whole", sentence, advice, *chain, needed_bytes=needed, remedy=remedy)
 
 
 def constraint_undone(program: Program) -> Iterator[Finding]:
@@ -114,20 +118,33 @@ def _remark(program: Program, site: Site) -> Remark | None:
     return next((remark for remark in program.remarks if remark.op_name in names), None)
 
 
-def _in_steps(program: Program, site: Site, remark: Remark | None) -> Remedy:
-    """One axis at a time, those first that come first in the dim that they go to."""
+def _in_steps(program: Program, site: Site, remark: Remark | None) -> tuple[Remedy, Fraction | None]:
+    """One axis at a time, those first that come first in the dim that they go to; and what these steps send."""
     if remark is None or program.axes is None:
-        return ()
+        return (), None
     before, after = (axes_of_dims(sharding, program.axes) for sharding in (remark.before, remark.after))
     if not before or not after or len(before) != len(after):
-        return ()
+        return (), None
     steps, held = [], before
     for at, names in enumerate(after):
         for name in names:
             held = tuple((*kept, name) if dim == at else kept for dim, kept in enumerate(without(held, (name,))))
             steps.append(held)
     moved = [step for step in steps if step not in (before, after)]
-    return (PinBefore(site.op_name, tuple(moved)),) if moved else ()
+    remedy = (PinBefore(site.op_name, tuple(moved)),) if moved else ()
+    return remedy, _sent_in_steps(program.axes, site, _shard(program, site), [before, *moved, after])
+
+
+def _sent_in_steps(axes: Axes, site: Site, shard: Shape, steps: Sequence[Dims]) -> Fraction | None:
+    """By the cheapest way from each placement to the next."""
+    if shard.dtype not in DTYPES or len(shard.dims) != len(steps[0]):
+        return None
+    whole = tuple(size * prod(axes[name] for name in names) for size, names in zip(shard.dims, steps[0], strict=True))
+    array, placed = Array(whole, shard.dtype), [Placement.of(*step) for step in steps]
+    if not all(each.fits(array, axes) for each in placed):
+        return None
+    often = 1 if site.transfer.executions is None else site.transfer.executions
+    return sum((often * plan(*ends, array, axes).totals().wire_bytes for ends in pairwise(placed)), Fraction(0))
 
 
 def _way(program: Program, remark: Remark) -> str:

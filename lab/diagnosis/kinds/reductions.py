@@ -119,8 +119,12 @@ def reduced_for_nothing(program: Program) -> Iterator[Finding]:
                 "jax.shard_map, or use inputs that no axis shards outside of it"
             )
             remedy = (ReduceOverLess(site.op_name, tuple(alike)),) if site.is_written else ()
+            needed, link = _over(site, rest_size), str(site.transfer.link or "")
+            added = {(site.transfer.span, link): -sent([site])}
+            if rest_size > 1:
+                added["+".join(axis for axis in axes if axis not in alike), link] = needed
             yield program.finding(
-                "reduced_for_nothing", sentence, advice, site, needed_bytes=_over(site, rest_size), remedy=remedy
+                "reduced_for_nothing", sentence, advice, site, needed_bytes=needed, remedy=remedy, added_bytes=added
             )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 
-from lab.core.units import count, exact
+from lab.core.units import count, exact, part_text
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place
 from lab.diagnosis.invariant import is_invariant, loop_of
 from lab.diagnosis.kinds.accumulation import trips
-from lab.diagnosis.program import Program, Site, largest, sent, times
+from lab.diagnosis.program import Program, Site, largest, sent
 from lab.diagnosis.remedy import PinArgument, Remedy
 from lab.diagnosis.specs import without
 from lab.hlo.shapes import arrays
@@ -51,7 +52,8 @@ def _finding(program: Program, sites: list[Site], often: int) -> Finding:
     does = "reduced" if most.kind == "all_reduce" else "gathered" if most.kind == "all_gather" else "moved"
     sentence = (
         f"{program.moved(most)} is {does} {often} times by a loop that does not change it, "
-        f"{exact(most.transfer.payload_bytes)} B each time; once before the loop would send {times(often)} fewer bytes"
+        f"{exact(most.transfer.payload_bytes)} B each time; once before the loop would send "
+        f"{part_text(Fraction(1, often or 1))} of the bytes"
     )
     advice = (
         "do it before the loop: constrain the value there to the sharding that the loop uses, such as "

@@ -132,7 +132,18 @@ def _instead_gathered(program: Program, body: Computation, sites: list[Site], of
             "put the loop into jax.shard_map, behind jax.lax.all_gather(x, axis, tiled=True), and cut each device's "
             "part out after it; with sharding constraints on what the loop carries the compiler still splits it"
         )
-        yield program.finding("summed_every_round", sentence, advice, *sites, needed_bytes=gathered)
+        start = program.argument_behind(largest(sites))
+        yield program.finding(
+            "summed_every_round",
+            sentence,
+            advice,
+            *sites,
+            needed_bytes=gathered,
+            added_flops=sum(more.values()),
+            added_memory=sum(shape.bytes for shape in carried) * (group - 1),
+            value=program.named(start) if start else "",
+            write=program.in_specs(start),
+        )
 
 
 def _arrays_carried(program: Program, body: Computation, axes: set[str]) -> list[Shape]:

@@ -44,7 +44,10 @@ def summed_apart(program: Program) -> Iterator[Finding]:
                 "add them up before the sum over devices: compute them in one jax.shard_map that ends in one psum, or "
                 "differentiate the weight once for all its uses there"
             )
-            yield program.finding("summed_apart", sentence, advice, *sites, needed_bytes=sent([most]))
+            needed = sent([most])
+            yield program.finding(
+                "summed_apart", sentence, advice, *sites, needed_bytes=needed, write=_specs(program, most)
+            )
 
 
 def summed_into_sum(program: Program) -> Iterator[Finding]:
@@ -63,7 +66,14 @@ def summed_into_sum(program: Program) -> Iterator[Finding]:
                     "compute both in one jax.shard_map, add them up there and end in one psum (the gradients of a "
                     "table's two uses, for instance)"
                 )
-                yield program.finding("summed_apart", sentence, advice, site, needed_bytes=Fraction(0))
+                yield program.finding(
+                    "summed_apart", sentence, advice, site, needed_bytes=Fraction(0), write=_specs(program, site)
+                )
+
+
+def _specs(program: Program, site: Site) -> str:
+    """Of what is differentiated, and of what the devices that sum have parts of."""
+    return program.in_specs(program.gradient_of(site), *program.split_over(site.transfer.axes or ()))
 
 
 def _is_summed_again_from_one(program: Program, site: Site, use: Use) -> bool:
@@ -111,7 +121,14 @@ def summed_before_product(program: Program) -> Iterator[Finding]:
                 "multiply on each device first, in jax.shard_map, with jax.lax.psum behind the product instead of "
                 "before it (attention over looked-up keys and values: sum scores and outputs)"
             )
-            yield program.finding("summed_before_product", sentence, advice, site, needed_bytes=now * after / before)
+            yield program.finding(
+                "summed_before_product",
+                sentence,
+                advice,
+                site,
+                needed_bytes=now * after / before,
+                write=program.in_specs(program.argument_behind(site)),
+            )
 
 
 def _is_sum(program: Program, site: Site) -> bool:

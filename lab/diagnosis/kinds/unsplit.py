@@ -4,13 +4,20 @@ it."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
 
+from lab.core.known import known
+from lab.core.ledger import Kind, wire_bytes
+from lab.core.units import part_text
+from lab.diagnosis.dims import followed
 from lab.diagnosis.finding import Finding
+from lab.diagnosis.flow import Use
 from lab.diagnosis.kinds.together import together
 from lab.diagnosis.program import Program, Site, operation, times
 from lab.diagnosis.remedy import OnEachDevice, Remedy
-from lab.hlo.shapes import arrays
+from lab.hlo.flops import operand_shapes
+from lab.hlo.shapes import Shape, arrays
 
 _SHARD_MAP = (
     "shard its operand along dims that it does not mix, and wrap it in jax.shard_map, so that each device computes "
@@ -88,7 +95,45 @@ def unsplit_operation(program: Program) -> Iterator[Finding]:
             ADVICE.get(name, ADVICE[gather.primitive]),
             *sites,
             remedy=_on_each_device(program, gather),
+            needed_bytes=_needed(program, gather) if len(gathers) == len(sites) else None,
         )
+
+
+def _needed(program: Program, gather: Site) -> Fraction | None:
+    """Nothing along a dim that the operation does not mix; else, in two stages, the best of each device, or in blocks
+    their totals. None where that is not known."""
+    dim, shape = gather.gathered
+    devices = gather.transfer.group_size or 1
+    often = 1 if gather.transfer.executions is None else gather.transfer.executions
+    for use in program.uses(gather):
+        at = followed(dim, shape, use.path)
+        mixed = _mixed(use)
+        if at is None or mixed is None:
+            return None
+        if at in mixed and use.opcode == "reduce-window":
+            whole = operand_shapes(known(use.instruction), use.computation)[0]
+            return often * wire_bytes(Kind.ALL_GATHER, devices * whole.bytes // whole.dims[at], devices)
+        if at in mixed:
+            best = _best(program, gather)
+            pairs = 0 if best is None else devices * (best.bytes + 4 * best.elements)
+            return often * wire_bytes(Kind.ALL_GATHER, pairs, devices) if pairs else None
+    return Fraction(0)
+
+
+def _mixed(use: Use) -> Sequence[int] | None:
+    """The dims along which an operation works; None where that is not known."""
+    if use.instruction is None or use.number:
+        return None
+    i, rank = use.instruction, len(operand_shapes(use.instruction, use.computation)[0].dims)
+    if i.opcode == "fft":
+        return range(rank - len(re.findall(r"\d+", i.braced("fft_length") or "")), rank)
+    if i.opcode == "sort":
+        return [int(dim) for dim in re.findall(r"\d+", i.braced("dimensions") or "")]
+    if i.opcode == "reduce-window" and (size := re.search(r"size=([\dx]+)", i.braced("window") or "")):
+        return [at for at, length in enumerate(size[1].split("x")) if length != "1"]
+    if i.opcode == "topk" or "TopK" in i.tail:
+        return [rank - 1]
+    return range(rank - 2, rank) if i.opcode in ("cholesky", "triangular-solve") else None
 
 
 def _on_each_device(program: Program, gather: Site) -> Remedy:
@@ -142,14 +187,20 @@ def _name(site: Site) -> str:
 
 def _top_k(program: Program, gather: Site) -> str:
     """Of top_k, what two stages would move: a value and a place for each of the k best of each device."""
-    if gather.primitive != "top_k":
+    best = _best(program, gather)
+    if best is None:
         return ""
+    part = Fraction(2 * best.elements * (gather.transfer.group_size or 1), gather.result.elements)
+    return f"; the best {best.dims[-1]} of each device would be {part_text(part)} of the bytes"
+
+
+def _best(program: Program, gather: Site) -> Shape | None:
+    """The values that top_k gives, where those of each device are less than what is gathered."""
+    if gather.primitive != "top_k":
+        return None
     results = [arrays(use.instruction.shape) for use in program.uses(gather) if use.instruction]
     values = min(
         (shapes[0] for shapes in results if shapes and shapes[0].dims), key=lambda shape: shape.elements, default=None
     )
-    devices = gather.transfer.group_size or 1
-    if values is None or 2 * values.elements * devices >= gather.result.elements:
-        return ""
-    factor = gather.result.elements / (2 * values.elements * devices)
-    return f"; the best {values.dims[-1]} of each device would be {times(factor)} fewer bytes"
+    is_less = values and 2 * values.elements * (gather.transfer.group_size or 1) < gather.result.elements
+    return values if is_less else None

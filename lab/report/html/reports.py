@@ -10,8 +10,10 @@ from markupsafe import Markup
 from lab.core.frame import Stack
 from lab.report.diagnosis import (
     SHOWN,
+    advice_text,
     amounts,
     apart,
+    edit_text,
     evidence,
     gaps,
     not_shown,
@@ -120,11 +122,15 @@ def _finding(number: int, finding: Finding) -> Markup:
         heading,
         element("p", evidence(finding), class_="note"),
         *[element("p", waste, class_="note") for waste in (waste_text(finding),) if waste],
-        element("p", f"Try: {finding.advice}"),
+        element("p", _capitalized(advice_text(finding))),
         _stack(finding.stack),
-        *[element("p", f"{told[0].upper()}{told[1:]}", class_="note") for told in (proof_text(finding),) if told],
+        *[element("p", _capitalized(t), class_="note") for t in (edit_text(finding), proof_text(finding)) if t],
         class_="finding",
     )
+
+
+def _capitalized(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"
 
 
 def _stack(stack: Stack) -> Markup:
