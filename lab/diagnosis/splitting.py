@@ -56,7 +56,7 @@ class Plan:
 def cheapest(program: Program, axes: tuple[str, ...], products: Sequence[tuple[Visit, Work]]) -> Plan | None:
     """Of splits of an argument, or of an operand of the largest product, the one that saves most among those that pay;
     None where none does."""
-    chip, link = rated(program).hardware, _link(program, axes)
+    chip, link = rated(program).hardware, link_along(program, axes)
     devices = prod(known(program.axes)[axis] for axis in axes)
     seeds = _seeds(program, axes, products, devices)
     plans = [_plan(program, axes, products, devices, *seed) for seed in seeds]
@@ -105,7 +105,7 @@ def _plan(
     return Plan(spared, way.sent)
 
 
-def _link(program: Program, axes: tuple[str, ...]) -> LinkName | None:
+def link_along(program: Program, axes: tuple[str, ...]) -> LinkName | None:
     """By which devices along these axes reach each other."""
     mesh, placement = known(program.axes), program.reading.reader.placement
     at = [mesh.names.index(axis) for axis in axes]

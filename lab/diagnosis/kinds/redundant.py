@@ -10,10 +10,10 @@ from lab.core.known import known
 from lab.core.units import bytes_text, exact, scaled
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place
-from lab.diagnosis.program import Program, times
+from lab.diagnosis.program import Program, operation, times
 from lab.diagnosis.remedy import Remedy, ShardArgument, ShardResult
 from lab.diagnosis.slices import ELEMENTWISE
-from lab.diagnosis.splitting import Plan, cheapest
+from lab.diagnosis.splitting import Plan, cheapest, link_along
 from lab.hlo.flops import Work, operand_shapes
 from lab.hlo.shapes import arrays
 from lab.hlo.text import Instruction
@@ -79,15 +79,26 @@ def _finding(
     if plan is not None and plan.sent:
         sentence += f"; split, each would send {exact(plan.sent)} B"
     advice = f"shard a dim of an operand over {', '.join(axes)}, by in_shardings or jax.lax.with_sharding_constraint"
+    remedy = _split(program, axes, [visit for visit, _ in products])
+    added = {} if plan is None else {("+".join(axes), str(link_along(program, axes) or "")): plan.sent}
     return program.finding(
         "computed_redundantly",
         sentence,
         advice,
         origin=_line(program, products),
+        value=_operand(program, remedy, products),
+        added_bytes=added,
         flops={} if plan is None else plan.spared,
         accessed_bytes=accessed_bytes - accessed_bytes // devices,
-        remedy=_split(program, axes, [visit for visit, _ in products]),
+        remedy=remedy,
     )
+
+
+def _operand(program: Program, remedy: Remedy, products: Sequence[tuple[Visit, Work]]) -> str:
+    """An argument that could be split, where one alone is enough, else what could be."""
+    names = {change.name for change in remedy if isinstance(change, ShardArgument)}
+    split = next((a for a in program.arguments if a.name in names or not products), None)
+    return program.named(split) if split else f"the operands of {operation(products[0][0].instruction.op_name) or 'it'}"
 
 
 def _split(program: Program, axes: tuple[str, ...], visits: list[Visit]) -> Remedy:

@@ -57,6 +57,7 @@ def not_donated(program: Program) -> Iterator[Finding]:
             memory_bytes=held,
             accessed_bytes=2 * copied,
             remedy=(Donate(tuple(argument.name for argument in kept)),),
+            value=most,
         )
 
 
