@@ -15,6 +15,7 @@ from lab.cli.plot import plot
 from lab.cli.run import run
 from lab.cli.schema import schema
 from lab.cli.targets import targets
+from lab.cli.time import time
 from lab.cli.tour import tour
 from lab.cli.verify import verify
 from lab.core.faults import versions_text
@@ -69,7 +70,22 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for _command in (inspect, explain, diff, targets, list_experiments, run, fit, verify, bench, tour, book, plot, schema):
+for _command in (
+    inspect,
+    time,
+    explain,
+    diff,
+    targets,
+    list_experiments,
+    run,
+    fit,
+    verify,
+    bench,
+    tour,
+    book,
+    plot,
+    schema,
+):
     # Wherever it stands on the command line.
     click.option("--traceback", is_flag=True, expose_value=False, hidden=True)(_command)
     cli.add_command(_command)

@@ -27,19 +27,8 @@ from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target
 from lab.report.diagnosis import diagnosis_text
 
-ARGUMENTS = "script's arguments"
 
-
-class _OfScripts(click.Command):
-    """What stands behind `--` are a script's own arguments."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        end = args.index("--") if "--" in args else len(args)
-        ctx.meta[ARGUMENTS] = tuple(args[end + 1 :])
-        return super().parse_args(ctx, args[:end])
-
-
-@click.command(cls=_OfScripts)
+@click.command(cls=options.OfScripts)
 @click.argument("given", metavar="SOURCE...", nargs=-1, required=True, type=click.Path())
 @options.typed_mesh
 @options.target(f"What to compile for: {options.TARGET_FORMS}. By default fake CPU devices, as many as the mesh has.")
@@ -52,21 +41,8 @@ class _OfScripts(click.Command):
     help="Exit with status 1 if there is a finding of this kind, be it a remark; any: of any kind, remarks left out. "
     "With status 2 if there is none, and not all of the program could be read.",
 )
-@click.option(
-    "--function",
-    "functions",
-    metavar="NAME",
-    multiple=True,
-    help="Of a script: the function to show, of those that it calls on several devices; by default the one that "
-    "computes most.",
-)
-@click.option(
-    "--calls",
-    metavar="COUNT",
-    type=click.IntRange(1),
-    default=100,
-    help="Of a script: how many calls on several devices to follow, 100 by default.",
-)
+@options.functions
+@options.calls
 @options.prove
 @options.html
 @options.as_json
@@ -94,7 +70,7 @@ def inspect(
     A script, such as train.py, is followed as it is: it finds the devices of --target, its arrays have no values, and
     the functions that it calls on several devices are compiled and not run. What stands behind -- are its arguments.
     """
-    script = Script(context.meta[ARGUMENTS], functions, calls)
+    script = Script(context.meta[options.ARGUMENTS], functions, calls)
     if any(map(_is_built, given)):
         # So that XLA says where it finds no way between two shardings; what it says is caught.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")

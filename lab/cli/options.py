@@ -161,6 +161,21 @@ prove = click.option(
     default=True,
     help="Whether to try what findings advise, by compiling the changed program: in at most the time of the compile.",
 )
+functions = click.option(
+    "--function",
+    "functions",
+    metavar="NAME",
+    multiple=True,
+    help="Of a script: the function to look at, of those that it calls on several devices; by default the one that "
+    "computes most.",
+)
+calls = click.option(
+    "--calls",
+    metavar="COUNT",
+    type=click.IntRange(1),
+    default=100,
+    help="Of a script: how many calls on several devices to follow, 100 by default.",
+)
 save = click.option("--save", metavar="FILE", type=OUTPUT_FILE, help="Also write the JSON to a file.")
 
 
@@ -172,3 +187,15 @@ def target(help_text: str, *names: str, **attributes: Any) -> Callable[..., Any]
 def settings(help_text: str) -> Callable[..., Any]:
     """`--set NAME=VALUE`, as often as wanted."""
     return click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, type=SETTING, help=help_text)
+
+
+ARGUMENTS = "script's arguments"
+
+
+class OfScripts(click.Command):
+    """What stands behind `--` are a script's own arguments."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        ctx.meta[ARGUMENTS] = tuple(args[end + 1 :])
+        return super().parse_args(ctx, args[:end])

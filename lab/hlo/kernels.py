@@ -73,6 +73,7 @@ class Kernel:
       product: the largest of its products.
       target: what a custom call calls.
       cycles: that XLA's own model for TPUs expects it to take.
+      op_name: what JAX calls it.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Kernel:
     product: Product | None = None
     target: str = ""
     cycles: int | None = None
+    op_name: str = ""
 
 
 @dataclass(frozen=True)
@@ -216,6 +218,7 @@ def _kernel(i: Instruction, scope: Scope, work: Mapping[Instruction, Work]) -> K
         max((one for one in multiplying if one), key=lambda one: one.flops, default=None),
         calls.target(i) if i.opcode.startswith("custom-call") else "",
         int(cycles[1]) if cycles else None,
+        i.op_name or "",
     )
 
 

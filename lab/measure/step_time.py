@@ -127,6 +127,7 @@ class Seconds:
     Attributes:
       by_rate: seconds that kernels ran and waited, by the rate that they rest on.
       wires, exposed: seconds on the wire, and waited for, by instruction of a transfer or copy.
+      kernels, runs: seconds of each kernel, and how often it runs.
       events: in order; of loops the first trips.
     """
 
@@ -134,6 +135,8 @@ class Seconds:
     by_rate: Mapping[Priced, float]
     wires: Mapping[str, float]
     exposed: Mapping[str, float]
+    kernels: Mapping[Kernel, float]
+    runs: Mapping[Kernel, float]
     events: tuple[Event, ...]
 
 
@@ -245,6 +248,8 @@ class _Run:
         self.spent["slowed", None] += slowed
         self.spent["products" if kernel.flops else "memory", None] += seconds
         self.spent["by rate", replace(priced, seconds=0.0)] += seconds + slowed
+        self.spent["kernels", kernel] += seconds + slowed
+        self.spent["runs", kernel] += 1
         while self.waiting and self.wire_is_free <= self.now:
             self.begin()
 
@@ -359,6 +364,8 @@ class _Run:
             {key: spent for key, spent in parts["by rate"].items() if isinstance(key, Priced)},
             {str(key): spent for key, spent in parts["wires"].items()},
             {str(key): spent for key, spent in parts["exposed"].items()},
+            {key: spent for key, spent in parts["kernels"].items() if isinstance(key, Kernel)},
+            {key: times for key, times in parts["runs"].items() if isinstance(key, Kernel)},
             tuple(self.events),
         )
 

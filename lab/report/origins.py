@@ -29,7 +29,7 @@ def common_folder(*ledgers: Ledger, findings: Iterable[Finding] = ()) -> str:
 
 def short_ledger(ledger: Ledger, folder: str) -> Ledger:
     """With lines relative to `folder`, in its notes as well."""
-    short = {origin: origin and _short(origin, folder) for origin in {t.origin for t in ledger.transfers}}
+    short = {origin: origin and shortened(origin, folder) for origin in {t.origin for t in ledger.transfers}}
     stacks = {id(t.stack): t.stack for t in ledger.transfers}
     short_stacks = {key: _short_stack(stack, folder) for key, stack in stacks.items()}
     transfers = tuple(
@@ -39,7 +39,7 @@ def short_ledger(ledger: Ledger, folder: str) -> Ledger:
         for t in ledger.transfers
     )
     kinds = note_kinds(ledger.notes)
-    notes = tuple(Note(kind, _short(note, folder)) for kind, note in zip(kinds, ledger.notes, strict=True))
+    notes = tuple(Note(kind, shortened(note, folder)) for kind, note in zip(kinds, ledger.notes, strict=True))
     return replace(ledger, transfers=transfers, notes=notes)
 
 
@@ -47,13 +47,13 @@ def short_diagnosis(diagnosis: Diagnosis, folder: str) -> Diagnosis:
     findings = tuple(
         replace(
             finding,
-            origin=finding.origin and _short(finding.origin, folder),
+            origin=finding.origin and shortened(finding.origin, folder),
             stack=_short_stack(finding.stack, folder),
             edit=finding.edit and replace(finding.edit, line=finding.edit.line and _short(finding.edit.line, folder)),
         )
         for finding in diagnosis.findings
     )
-    at_peak = tuple(replace(each, origin=each.origin and _short(each.origin, folder)) for each in diagnosis.at_peak)
+    at_peak = tuple(replace(each, origin=each.origin and shortened(each.origin, folder)) for each in diagnosis.at_peak)
     return replace(diagnosis, ledger=short_ledger(diagnosis.ledger, folder), findings=findings, at_peak=at_peak)
 
 
@@ -67,11 +67,11 @@ def folder_lines(folder: str) -> list[str]:
     return [f"paths are relative to {folder}"] if folder else []
 
 
-def _short(text: str, folder: str) -> str:
+def shortened(text: str, folder: str) -> str:
     """A line, or a sentence with one in it; files of installed packages are relative to where these are installed."""
     text = _INSTALLED.sub("", text)
     return re.sub(rf"(?<!\S){re.escape(folder)}", "", text) if folder else text
 
 
 def _short_stack(stack: Stack, folder: str) -> Stack:
-    return tuple(replace(frame, file=_short(frame.file, folder)) for frame in stack)
+    return tuple(replace(frame, file=shortened(frame.file, folder)) for frame in stack)

@@ -1,0 +1,128 @@
+"""The predicted time of a step as text: what it goes into, what of it rests on measurements, which transfers are waited
+for."""
+
+from __future__ import annotations
+
+from lab.core.units import count, seconds_text, share_text
+from lab.measure.prediction import DTYPE, FULL_COVERAGE, Part, Prediction
+from lab.measure.rates.table import Basis
+from lab.report.fitted import Column
+from lab.report.origins import common_folder, folder_lines, shortened
+from lab.report.tables import axes_text, columns_text
+
+LARGEST = 10
+"""Transfers that are listed."""
+
+
+def prediction_text(found: Prediction) -> str:
+    tables = [_parts(found), *[_axes(found), _transfers(found)] * bool(found.transfers), _phases(found)]
+    return "\n\n".join(["\n".join(headlines(found)), *map(columns_text, tables), *["\n".join(notes(found))]]).rstrip()
+
+
+def headlines(found: Prediction) -> list[str]:
+    """The time, what it goes into, how well the chip is used, and what it rests on."""
+    time = found.time
+    whole = time.total or 1.0
+    shares = [
+        ("products", time.products),
+        ("other kernels", time.memory),
+        ("waiting for communication", time.exposed),
+        ("kernels slowed by communication beside them", time.slowed),
+    ]
+    told = ", ".join(f"{name} {seconds_text(spent)} ({share_text(spent / whole)})" for name, spent in shares if spent)
+    sure = "" if found.is_known else "at least "
+    return [
+        f"{found.source or 'program'} on {found.target} ({found.chip}): {sure}{seconds_text(time.total)} a step, "
+        f"{seconds_text(found.low)} to {seconds_text(found.high)} as far as measurements lie from their rates",
+        f"of which {told}" if told else "of which nothing is known",
+        *use_lines(found),
+        coverage_line(found),
+        *folder_lines(common_folder(found.ledger)),
+    ]
+
+
+def use_lines(found: Prediction) -> list[str]:
+    if found.mfu is None or found.hfu is None:
+        return []
+    return [
+        f"MFU {share_text(found.mfu)} (FLOPs of products that the step needs, recomputation left out, over the {DTYPE} "
+        f"peak of the data sheet), HFU {share_text(found.hfu)} (all that it multiplies)"
+    ]
+
+
+def coverage_line(found: Prediction) -> str:
+    shares = [f"{share_text(share)} on {_basis(basis)}" for basis, share in found.coverage.items() if share]
+    line = f"the time rests {', '.join(shares) or 'on nothing'}"
+    return line if found.is_known else f"{line}; {missing_text(found)}"
+
+
+def missing_text(found: Prediction) -> str:
+    lacking = ", ".join(f"{part.by} ({count(part.sites, 'site')})" for part in found.missing)
+    return f"no rate covers {lacking}: below {share_text(FULL_COVERAGE)}, so the time is a lower bound"
+
+
+def _basis(basis: Basis) -> str:
+    return {
+        Basis.MEASURED: "measured rates",
+        Basis.ESTIMATED: "XLA's own estimates",
+        Basis.DATA_SHEET: "data sheets",
+        Basis.NOTHING: "nothing",
+    }[basis]
+
+
+def notes(found: Prediction) -> list[str]:
+    lines = [f"note: {note}" for note in found.notes]
+    if found.is_known and found.missing:
+        lines.append(
+            f"note: no rate covers {', '.join(part.by for part in found.missing)}: its traffic counts, at least"
+        )
+    return lines
+
+
+def _parts(found: Prediction) -> list[Column]:
+    rows: list[Part] = sorted(found.parts, key=lambda part: -part.seconds)
+    return [
+        Column("time goes into", tuple(part.by for part in rows)),
+        Column("sites", tuple(f"{part.sites:,}" if part.sites else "" for part in rows), is_number=True),
+        Column("seconds a step", tuple(seconds_text(part.seconds) for part in rows), is_number=True),
+        Column("rests on", tuple(part.basis for part in rows)),
+        Column("within", tuple(f"{part.spread:.0%}" if part.spread else "" for part in rows), is_number=True),
+    ]
+
+
+def _axes(found: Prediction) -> list[Column]:
+    return [
+        Column("axes", tuple("not known" if row.axes == "?" else row.axes for row in found.axes)),
+        Column("on the wire", tuple(seconds_text(row.wire) for row in found.axes), is_number=True),
+        Column("waited for", tuple(seconds_text(row.exposed) for row in found.axes), is_number=True),
+        Column("step without it", tuple(seconds_text(row.step_without) for row in found.axes), is_number=True),
+    ]
+
+
+def _transfers(found: Prediction) -> list[Column]:
+    rows = found.transfers[:LARGEST]
+    folder = common_folder(found.ledger)
+    columns = [
+        Column("transfer", tuple(str(row.transfer.kind) for row in rows)),
+        Column("axes", tuple(axes_text(row.transfer) for row in rows)),
+        Column("executions", tuple(f"{row.transfer.executions:,}" for row in rows), is_number=True),
+        Column("on the wire", tuple(seconds_text(row.wire) for row in rows), is_number=True),
+        Column("waited for", tuple(seconds_text(row.exposed) for row in rows), is_number=True),
+        Column("rests on", tuple(row.basis for row in rows)),
+        Column("phase", tuple(row.transfer.phase or "" for row in rows)),
+        Column("scope", tuple(row.transfer.scope_or_function for row in rows)),
+        Column("origin", tuple(shortened(row.transfer.origin or "", folder) for row in rows)),
+    ]
+    return [column for column in columns if any(column.cells)]
+
+
+def _phases(found: Prediction) -> list[Column]:
+    rows = found.phases
+    return [
+        Column("kernels of", tuple(row.phase or "no phase" for row in rows)),
+        Column("seconds", tuple(seconds_text(row.seconds) for row in rows), is_number=True),
+        Column("TFLOP/s", tuple(f"{row.flops / row.seconds / 1e12:,.0f}" for row in rows), is_number=True),
+        Column("GB/s", tuple(f"{row.bytes / row.seconds / 1e9:,.0f}" for row in rows), is_number=True),
+        Column("FLOP a byte", tuple(f"{row.flops / row.bytes:,.0f}" if row.bytes else "" for row in rows), True),
+        Column("at full rates", tuple(seconds_text(row.floor) for row in rows), is_number=True),
+    ]
