@@ -13,8 +13,9 @@ from lab.meshes.errors import UsageError
 if TYPE_CHECKING:
     from lab.core.ledger import Ledger
     from lab.diagnosis import Findings
+    from lab.measure.prediction import Prediction
 
-__all__ = ["allow", "assert_communication", "diagnose", "inspect", "mesh"]
+__all__ = ["allow", "assert_communication", "diagnose", "inspect", "mesh", "time"]
 
 
 def inspect(program: Any, *args: Any, mesh: Any = None, target: Any = None) -> Ledger:
@@ -50,6 +51,22 @@ def diagnose(program: Any, *args: Any, mesh: Any = None, target: Any = None, pro
 
     read = inspection.read_one(program, *args, mesh=mesh, target=target)
     return diagnosis.Findings(diagnosis.of(read, prove))
+
+
+def time(program: Any, *args: Any, mesh: Any = None, target: Any = None) -> Prediction:
+    """How long a step of a program takes, by its compiled schedule and the rates of its target's chip; prints as `lab
+    time` does.
+
+    Args:
+      program, args, mesh, target: as for `inspect`; the target has a chip.
+    Raises:
+      lab.meshes.errors.UsageError: as for `inspect`; no rates of the chip are known, or it is not known how often a
+        loop runs.
+    """
+    from lab.compile import inspection
+    from lab.measure.prediction import predicted
+
+    return predicted(inspection.read_one(program, *args, mesh=mesh, target=target))
 
 
 def assert_communication(

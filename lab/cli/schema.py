@@ -32,6 +32,7 @@ def described() -> tuple[Described, ...]:
     from lab.harness.fit.schemas import FitJson
     from lab.harness.schemas import RunJson
     from lab.measure.bench.record import BenchJson
+    from lab.measure.prediction import PredictionJson
     from lab.measure.redistribution.table import TableJson
     from lab.measure.tour.ahead import AheadJson
     from lab.measure.tour.tour import TourJson
@@ -42,6 +43,7 @@ def described() -> tuple[Described, ...]:
 
     return (
         Described("ledger", DiagnosisJson, "lab inspect --json (of several programs, a list of them)"),
+        Described("time", PredictionJson, "lab time --json (of several programs, a list of them)"),
         Described("diff", DifferenceJson, "lab diff --json"),
         Described("run", RunJson, "lab run --json, lab verify --json"),
         Described("fit", FitJson, "lab fit --json"),

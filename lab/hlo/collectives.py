@@ -389,7 +389,7 @@ def once(visits: Iterable[Visit]) -> list[Visit]:
         merged[key] = _together(merged[key], visit) if key in merged else visit
     chains: dict[tuple[str, ...], list[Visit]] = {}
     for key, visit in merged.items():
-        chains.setdefault(_chain(visit.instruction) or key, []).append(visit)
+        chains.setdefault(chain(visit.instruction) or key, []).append(visit)
     return [visit for copies in chains.values() for visit in _starters(copies)]
 
 
@@ -401,21 +401,24 @@ def _together(one: Visit, other: Visit) -> Visit:
     return Visit(one.instruction, one.computation, one.callers, executions, conditional)
 
 
-def _chain(instruction: Instruction) -> tuple[str, ...] | None:
+def chain(instruction: Instruction) -> tuple[str, ...] | None:
+    """Which asynchronous collective of a TPU an instruction is a piece of; None of one that is whole."""
     if "chain_id=" not in instruction.tail:
         return None
-    chain = re.search(r'chain_id="(\d+)"', instruction.extras)
+    found = re.search(r'chain_id="(\d+)"', instruction.extras)
     channel = instruction.attribute("channel_id")
-    return (instruction.opcode, channel, chain[1]) if chain and channel else None
+    return (instruction.opcode, channel, found[1]) if found and channel else None
 
 
 def _starters(copies: list[Visit]) -> list[Visit]:
     if len(copies) == 1:
         return copies
-    starting = [
-        copy for copy in copies if any("AsyncCollectiveStart" in rest for rest in copy.computation.instructions.rests)
-    ]
-    return starting or copies[:1]
+    return [copy for copy in copies if starts_chain(copy.computation)] or copies[:1]
+
+
+def starts_chain(computation: Computation) -> bool:
+    """A fused computation in which an asynchronous collective of a TPU begins."""
+    return any("AsyncCollectiveStart" in rest for rest in computation.instructions.rests)
 
 
 def _is_async(visit: Visit) -> bool:

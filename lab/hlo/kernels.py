@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -133,13 +133,14 @@ def steps(text: str) -> tuple[Step, ...]:
 
 def steps_of(module: Module) -> tuple[Step, ...]:
     """The same of a parsed one."""
-    work = _Work(products(module), host_copies(module))
+    work = _Work(products(module), host_copies(module), _starters(module))
     return tuple(_steps(Scope(module, module.entry), work)) if module.entry else ()
 
 
 class _Work(NamedTuple):
     products: Mapping[Instruction, Work]
     host_copies: Mapping[Instruction, HostCopy]
+    starters: Mapping[tuple[str, ...], str]
 
 
 def _steps(scope: Scope, work: _Work) -> Iterator[Step]:
@@ -155,8 +156,8 @@ def _steps(scope: Scope, work: _Work) -> Iterator[Step]:
         elif opcode in collectives.OPCODES or opcode.removesuffix("-done") + "-start" in collectives.OPCODES:
             done = opcode.endswith("-done")
             yield Collective(i.operands[0] if done else i.name, starts=not done, awaits=not opcode.endswith("-start"))
-        elif fused := _fused_collective(i, scope):
-            yield Collective(fused, starts=opcode != "fusion-done", awaits=opcode != "fusion-start")
+        elif fused := _fused_collective(i, scope, work.starters):
+            yield fused
         elif copy := _copy(i, scope, work.host_copies):
             yield copy
         elif opcode not in FREE and not (opcode.startswith("custom-call") and _FREE_CALLS.match(calls.target(i))):
@@ -171,14 +172,30 @@ def _copy(i: Instruction, scope: Scope, to_host: Mapping[Instruction, HostCopy])
     return Copy(start.name, i is start, i.opcode != "copy-start", size, is_host=start in to_host)
 
 
-def _fused_collective(i: Instruction, scope: Scope) -> str | None:
-    """The collective that a custom fusion is the kernel of, as XLA of jax 0.11.2 writes small reductions."""
+def _fused_collective(i: Instruction, scope: Scope, starters: Mapping[tuple[str, ...], str]) -> Collective | None:
+    """The collective that a fusion is the kernel of, as XLA of jax 0.11.2 writes small reductions, or that it starts or
+    ends, as TPUs write asynchronous ones; fusions between these carry it on, and are kernels."""
     if i.opcode == "fusion-done":
         start = scope.computation.by_name.get(i.operands[0])
-        return _fused_collective(start, scope) if start else None
-    is_custom = i.opcode in ("fusion", "fusion-start") and i.attribute("kind") == "kCustom"
-    fused = scope.callee(i) if is_custom else None
-    return next((j.name for j in fused.computation.instructions.having(collectives.OPCODES)), None) if fused else None
+        found = _fused_collective(start, scope, starters) if start else None
+        return found and replace(found, starts=False, awaits=True)
+    fused = scope.callee(i) if i.opcode in ("fusion", "fusion-start") else None
+    inside = next((j for j in fused.computation.instructions.having(collectives.OPCODES)), None) if fused else None
+    if fused is None or inside is None:
+        return None
+    begun = starters.get(collectives.chain(inside) or ())
+    if begun is not None:
+        is_done = any("AsyncCollectiveDone" in rest for rest in fused.computation.instructions.rests)
+        is_start = begun == inside.name
+        return Collective(begun, is_start, is_done) if is_start or is_done else None
+    is_kernel = i.attribute("kind") == "kCustom"
+    return Collective(inside.name, starts=True, awaits=i.opcode == "fusion") if is_kernel else None
+
+
+def _starters(module: Module) -> dict[tuple[str, ...], str]:
+    """By chain, the piece of an asynchronous collective that starts it."""
+    pieces = ((i, collectives.chain(i), where) for i, where in module.having(collectives.OPCODES))
+    return {chain: i.name for i, chain, where in pieces if chain and collectives.starts_chain(where)}
 
 
 def _loop(i: Instruction, scope: Scope, work: _Work) -> Iterator[Step]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from math import sqrt
+from typing import Final, Literal
 
+from lab.core import display
 from lab.core.known import known
-from lab.core.ledger import Ledger, Phase, Transfer
+from lab.core.ledger import Kind, Ledger, Phase, Transfer
 from lab.diagnosis.program import Program
 from lab.hlo.kernels import Copy, Kernel, Step, steps_of
 from lab.hlo.names import phase
@@ -20,6 +23,7 @@ from lab.measure.step_time import Event, Rates, Seconds, StepTime, seconds_of
 from lab.meshes.errors import UsageError
 from lab.meshes.hardware import Chip
 
+SCHEMA: Final = "sharding-lab/time/1"
 FULL_COVERAGE = 0.9
 """Below this share of the time on rates that somebody measured or estimated, the step's time is not known."""
 DTYPE = "bf16"
@@ -78,7 +82,7 @@ class PhaseTime:
     floor: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """Seconds of one step, `low` to `high` as far as the measured times lie from their rates.
 
@@ -101,7 +105,13 @@ class Prediction:
     transfers: tuple[TransferTime, ...]
     phases: tuple[PhaseTime, ...]
     notes: tuple[str, ...] = ()
-    events: tuple[Event, ...] = field(default=(), repr=False)
+    events: tuple[Event, ...] = ()
+
+    def __repr__(self) -> str:
+        return display.text(self)
+
+    def _repr_html_(self) -> str | None:
+        return display.html(self)
 
     @property
     def source(self) -> str:
@@ -124,12 +134,102 @@ class Prediction:
         whole = sum(found.values()) or 1.0
         return {basis: seconds / whole for basis, seconds in found.items()}
 
+    def json_object(self) -> PredictionJson:
+        return PredictionJson(
+            SCHEMA,
+            self.source,
+            self.target,
+            self.chip,
+            self.ledger.mesh,
+            self.is_known,
+            SecondsJson(**vars(self.time), low=self.low, high=self.high),
+            self.mfu,
+            self.hfu,
+            self.coverage,
+            self.parts,
+            self.axes,
+            tuple(_transfer_json(row) for row in self.transfers),
+            self.phases,
+            self.notes,
+        )
+
     @property
     def is_known(self) -> bool:
         """Nine tenths of the time, and each of its transfers, rest on some rate."""
         return self.coverage[Basis.NOTHING] <= 1 - FULL_COVERAGE and all(
             one.basis is not Basis.NOTHING for one in self.transfers
         )
+
+
+@dataclass(frozen=True)
+class SecondsJson:
+    """`total` is the rest but `communication`, which is hidden in part; `low` to `high`: as far as measured times lie
+    from their rates."""
+
+    total: float
+    products: float
+    memory: float
+    communication: float
+    exposed: float
+    slowed: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class TransferTimeJson:
+    """Seconds in a step; the other keys are those of the ledger."""
+
+    kind: Kind
+    axes: tuple[str, ...] | None
+    executions: int | None
+    wire_bytes: Fraction | None
+    phase: Phase | None
+    scope: str
+    origin: str | None
+    instruction: str | None
+    basis: Basis
+    wire: float
+    exposed: float
+
+
+@dataclass(frozen=True)
+class PredictionJson:
+    """What `lab time --json` prints of one program. Where `is_known` is false the time is a lower bound: what no rate
+    covers stands among the parts with the basis `nothing`."""
+
+    schema: Literal["sharding-lab/time/1"]
+    source: str
+    target: str
+    chip: str
+    mesh: Mapping[str, int] | None
+    is_known: bool
+    seconds: SecondsJson
+    mfu: float | None
+    hfu: float | None
+    coverage: Mapping[Basis, float]
+    parts: tuple[Part, ...]
+    axes: tuple[AxisTime, ...]
+    transfers: tuple[TransferTimeJson, ...]
+    phases: tuple[PhaseTime, ...]
+    notes: tuple[str, ...]
+
+
+def _transfer_json(row: TransferTime) -> TransferTimeJson:
+    t = row.transfer
+    return TransferTimeJson(
+        t.kind,
+        t.axes,
+        t.executions,
+        t.wire_bytes,
+        t.phase,
+        t.scope,
+        t.origin,
+        t.instruction,
+        row.basis,
+        row.wire,
+        row.exposed,
+    )
 
 
 def predicted(program: Program, by_trip: Sequence[Collection[int]] = ()) -> Prediction:
@@ -173,7 +273,8 @@ def of_steps(
         seconds.time,
         seconds.time.total - half,
         seconds.time.total + half,
-        *(_share(flops, seconds.time.total, chip) for flops in (needed, ledger.flops)),
+        _share(needed, seconds.time.total, chip),
+        _share(ledger.flops, seconds.time.total, chip),
         parts,
         tuple(_by_axes(found, ledger, prices, seconds, by_trip)),
         _transfers(ledger, prices, seconds),

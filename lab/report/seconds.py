@@ -15,8 +15,18 @@ LARGEST = 10
 
 
 def prediction_text(found: Prediction) -> str:
-    tables = [_parts(found), *[_axes(found), _transfers(found)] * bool(found.transfers), _phases(found)]
-    return "\n\n".join(["\n".join(headlines(found)), *map(columns_text, tables), *["\n".join(notes(found))]]).rstrip()
+    shown = [columns_text(columns) for _, columns in tables(found)]
+    return "\n\n".join(["\n".join(headlines(found)), *shown, "\n".join(notes(found))]).rstrip()
+
+
+def tables(found: Prediction) -> list[tuple[str, list[Column]]]:
+    """Each with its caption."""
+    of_wires = [
+        ("Communication by axes", _axes(found)),
+        ("Transfers, those that are waited for longest first", _transfers(found)),
+    ]
+    of_kernels = [("What the time goes into", _parts(found)), ("Kernels by phase", _phases(found))]
+    return [of_kernels[0], *of_wires * bool(found.transfers), of_kernels[1]]
 
 
 def headlines(found: Prediction) -> list[str]:

@@ -9,9 +9,11 @@ from lab.core.changes import Difference
 from lab.core.ledger import Ledger
 from lab.diagnosis import Findings
 from lab.harness.result import Result
+from lab.measure.prediction import Prediction
 from lab.report.changes import changes_text
 from lab.report.diagnosis import findings_text
 from lab.report.html import notebook
+from lab.report.seconds import prediction_text
 from lab.report.tables import ledger_text
 from lab.settle import Settlement
 
@@ -29,7 +31,9 @@ def html(value: object) -> str:
 text.register(Ledger, ledger_text)
 text.register(Difference, lambda difference: changes_text(difference.before, difference.after))
 text.register(Findings, findings_text)
+text.register(Prediction, prediction_text)
 html.register(Findings, notebook.findings_html)
+html.register(Prediction, notebook.prediction_html)
 html.register(Ledger, notebook.ledger_html)
 html.register(Settlement, notebook.settlement_html)
 html.register(Result, notebook.result_html)

@@ -11,7 +11,8 @@ from lab.measure.rates.links import Links
 from lab.measure.rates.table import Basis, ChipRates, Priced, Work
 
 CYCLES_SPREAD = 0.1
-"""Nobody says how far XLA's model is off; assumed."""
+"""Assumed: nobody says how far XLA's model is off. Of passes over memory it is twice as slow as the memory, so these
+go by their bytes."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Prices:
         """The slower of what it computes and of its traffic; what no rate covers takes its traffic at least, and rests
         on nothing."""
         passes = self._passes(kernel.bytes)
-        if kernel.cycles is not None and self.rates.clock_hz:
+        if kernel.flops and kernel.cycles is not None and self.rates.clock_hz:
             return Priced(kernel.cycles / self.rates.clock_hz, Basis.ESTIMATED, "XLA's cycles", CYCLES_SPREAD)
         if kernel.does is Does.PASS:
             return passes

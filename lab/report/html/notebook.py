@@ -11,11 +11,12 @@ from lab.compile.inspection import devices_of
 from lab.core.known import known
 from lab.core.ledger import Ledger
 from lab.diagnosis import Findings
+from lab.measure.prediction import Prediction
 from lab.meshes.axes import Axes
 from lab.meshes.picture import mesh_svg
 from lab.meshes.platforms import LinkName
 from lab.report.diagnosis import gaps, verdict, worst_first
-from lab.report.html import reports, runs
+from lab.report.html import reports, runs, seconds
 from lab.report.html.markup import element, joined, paragraphs, source
 from lab.report.html.tables import plain, table
 from lab.report.origins import common_folder, folder_lines, short_diagnosis, short_ledger
@@ -39,6 +40,11 @@ def findings_html(findings: Findings) -> str:
     short = short_diagnosis(findings.diagnosis, folder)
     head = f"{short.ledger.source or 'the program'}: {verdict(short)}{worst_first(findings)}"
     return _output(element("p", head), reports.findings(short), paragraphs([*gaps(short), *folder_lines(folder)]))
+
+
+def prediction_html(found: Prediction) -> str:
+    """What `lab time` prints, with the timeline."""
+    return _output(seconds.section(found))
 
 
 def ledger_html(ledger: Ledger) -> str:

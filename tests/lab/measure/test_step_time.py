@@ -7,8 +7,9 @@ import pytest
 from lab.core.ledger import Kind
 from lab.hlo import read_text
 from lab.hlo.kernels import Choice, Does, Kernel, Loop, steps
+from lab.measure import step_time as step_time_module
 from lab.measure.rates.curves import Curve, Rate
-from lab.measure.step_time import TourRates, _check_met, step_time
+from lab.measure.step_time import TourRates, _check_met, _measured, seconds_of, step_time
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
 from tests.data import kept
@@ -279,16 +280,80 @@ def test_a_product_with_a_vector_takes_as_long_as_reading_its_matrix():
     assert RATES.kernel(kernel).seconds == RATES.memory.seconds(kernel.bytes)
 
 
-GPU_TEXTS = sorted(name for name, entry in kept.index().items() if entry["target"].startswith("gpu"))
+SCHEDULED = sorted(name for name, entry in kept.index().items() if entry["target"].startswith(("gpu", "tpu")))
 
 
-@pytest.mark.parametrize("name", GPU_TEXTS)
+@pytest.mark.parametrize("name", SCHEDULED)
 def test_kernels_do_the_work_of_the_ledger_and_meet_its_transfers(name):
     found, whole = steps(kept.text(name)), kept.ledger(name)
     if any(t.executions is None for t in whole.transfers):
         pytest.skip("the text does not say how often a loop runs")
     assert work(found) == (whole.flops or 0)
     _check_met(found, whole)
+    if whole.is_complete and not any(t.conditional for t in whole.transfers):
+        wires = {t.instruction: float(t.wire_bytes) * t.executions for t in whole.transfers if t.executions}
+        assert seconds_of(found, whole, Flat()).wires == pytest.approx(wires)
+
+
+class Flat:
+    """A second a kernel, and one a byte on the wire."""
+
+    def kernel(self, kernel):
+        return _measured(1.0)
+
+    def transfer(self, transfer):
+        return _measured(float(transfer.wire_bytes))
+
+    copy, slowed = kernel, lambda self, kernel: 0.0
+
+
+STEADY = """%condition (p: (s32[], f32[64], f32[125])) -> pred[] {
+  %p = (s32[], f32[64]{0}, f32[125]{0}) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %n = s32[] constant(TRIPS)
+  ROOT %less = pred[] compare(%i, %n), direction=LT
+}
+
+%body (p: (s32[], f32[64], f32[125])) -> (s32[], f32[64], f32[125]) {
+  %p = (s32[], f32[64]{0}, f32[125]{0}) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %one = s32[] constant(1)
+  %x = f32[64]{0} get-tuple-element(%p), index=1
+  %y = f32[125]{0} get-tuple-element(%p), index=2
+  %next = s32[] add(%i, %one)
+  %s = f32[64]{0} all-reduce-start(%x), SUM
+  %k = f32[125]{0} copy(%y)
+  %l = f32[125]{0} copy(%k)
+  %d = f32[64]{0} all-reduce-done(%s)
+  ROOT %t = (s32[], f32[64]{0}, f32[125]{0}) tuple(%next, %d, %l)
+}
+
+"""
+
+
+def steady(trips: int):
+    lines = (
+        "%zero = s32[] constant(0)",
+        "%start = (s32[], f32[64]{0}, f32[125]{0}) tuple(%zero, %x, %y)",
+        "%w = (s32[], f32[64]{0}, f32[125]{0}) while(%start), condition=%condition, body=%body",
+        "ROOT %r = f32[64]{0} get-tuple-element(%w), index=1",
+    )
+    text = program(*lines, before=STEADY.replace("SUM", SUM).replace("TRIPS", str(trips)))
+    return seconds_of(steps(text), ledger(text), RATES)
+
+
+def test_trips_that_go_on_like_the_last_take_as_long_as_if_each_were_run_through(monkeypatch):
+    short = steady(1000)
+    monkeypatch.setattr(step_time_module, "_same", lambda *_: False)
+    whole = steady(1000)
+    assert vars(short.time) == pytest.approx(vars(whole.time))
+    assert (short.wires, short.exposed, short.runs) == (
+        pytest.approx(whole.wires),
+        pytest.approx(whole.exposed),
+        pytest.approx(whole.runs),
+    )
+    assert len(short.events) < 20 < 3000 < len(whole.events)
+    assert short.events[-1].end == pytest.approx(short.time.total)
 
 
 def work(some) -> int:
