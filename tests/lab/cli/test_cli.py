@@ -434,7 +434,7 @@ def test_a_shell_completes(arguments, incomplete, expected):
 def test_a_misspelt_kind_of_finding_is_refused_with_close_ones(lab):
     answer = lab("inspect", "step.hlo", "--fail-on", "reduced_twic")
     assert_refused(answer, "'reduced_twic'; did you mean reduced_twice")
-    assert_refused(lab("explain", "undonated"), "'undonated'; did you mean donation_unused? (lab explain shows all)")
+    assert_refused(lab("explain", "undonated"), "'undonated'; did you mean not_donated? (lab explain shows all)")
     assert_refused(lab("inspect", "step.hlo", "--fail-on", "typo"), "'typo'; lab explain shows all")
 
 

@@ -80,7 +80,7 @@ def test_what_inspect_and_diff_print_fits_and_has_every_key_of_before(lab):
         Path(f"{mesh}.json").write_text(answer.out)
     assert lost("ledger", keys("ledger", *ledgers)) == []
     kinds = json.loads(ledgers[0])["note_kinds"]
-    assert kinds == ["weights_gathered_again", "loops_counted_once"]
+    assert kinds == ["not_scattered_by_cpu", "weights_gathered_again", "loops_counted_once"]
     answer = lab("diff", "data=4,tensor=2.json", "data=2,tensor=4.json", "--json")
     assert lost("diff", keys("diff", answer.out)) == []
 
