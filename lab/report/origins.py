@@ -49,7 +49,7 @@ def short_diagnosis(diagnosis: Diagnosis, folder: str) -> Diagnosis:
             finding,
             origin=finding.origin and shortened(finding.origin, folder),
             stack=_short_stack(finding.stack, folder),
-            edit=finding.edit and replace(finding.edit, line=finding.edit.line and shortened(finding.edit.line, folder)),
+            edit=finding.edit and replace(finding.edit, line=shortened(finding.edit.line or "", folder) or None),
         )
         for finding in diagnosis.findings
     )
