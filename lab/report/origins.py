@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import groupby
 
 from lab.core.frame import Frame, Stack
 from lab.core.ledger import Ledger
@@ -60,6 +61,11 @@ def short_diagnosis(diagnosis: Diagnosis, folder: str) -> Diagnosis:
 def frame_text(frame: Frame) -> str:
     """`attentions.py:839 Attention.out_projection`."""
     return " ".join(filter(None, (frame.place, frame.name, "(library)" * frame.is_library)))
+
+
+def stack_lines(stack: Stack) -> list[str]:
+    """A line a frame, innermost first; frames alike one after the other, as calls within one line are, are one."""
+    return [line for line, _ in groupby(map(frame_text, stack))]
 
 
 def folder_lines(folder: str) -> list[str]:

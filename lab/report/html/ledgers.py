@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from markupsafe import Markup
 
-from lab.core.frame import Stack
 from lab.core.known import known
 from lab.core.ledger import Ledger, Memory, Totals, Transfer
 from lab.core.room import FRACTION, Room
@@ -22,7 +21,7 @@ from lab.report.html import charts
 from lab.report.html.markup import element, joined, paragraphs, words
 from lab.report.html.page import Section
 from lab.report.html.tables import Column, bars, numbers, table
-from lab.report.origins import frame_text
+from lab.report.origins import stack_lines
 from lab.report.place import Place
 from lab.report.tables import (
     alike_transfers,
@@ -263,13 +262,11 @@ def _sites(row: Sequence[Transfer]) -> list[str]:
         often = at_least(t, count(t.executions or 0, "execution"))
         return ", ".join(filter(None, (t.instruction, often, t.scope and f"scope {t.scope}", t.op_name)))
 
-    by_stack: dict[Stack, list[Transfer]] = {}
+    by_stack: dict[str, list[Transfer]] = {}
     for t in row:
-        by_stack.setdefault(t.stack, []).append(t)
+        by_stack.setdefault(" < ".join(stack_lines(t.stack)), []).append(t)
     stacks = [
-        f"stack{f' of {_first(group)}' * (len(by_stack) > 1)}: {' < '.join(map(frame_text, stack))}"
-        for stack, group in by_stack.items()
-        if stack
+        f"stack{f' of {_first(group)}' * (len(by_stack) > 1)}: {stack}" for stack, group in by_stack.items() if stack
     ]
     return [*map(said, row), *stacks]
 

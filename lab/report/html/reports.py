@@ -28,7 +28,7 @@ from lab.report.html.audit import audit
 from lab.report.html.holding import holding
 from lab.report.html.markup import element, joined, paragraphs, words
 from lab.report.html.page import Part, Section, Verdict, document
-from lab.report.origins import common_folder, folder_lines, frame_text, short_diagnosis
+from lab.report.origins import common_folder, folder_lines, short_diagnosis, stack_lines
 from lab.report.tables import headline
 
 if TYPE_CHECKING:
@@ -135,6 +135,7 @@ def _capitalized(text: str) -> str:
 
 def _stack(stack: Stack) -> Markup:
     """Innermost line first; nothing where a line says it all."""
-    if len(stack) < 2:
+    lines = stack_lines(stack)
+    if len(lines) < 2:
         return Markup("")
-    return element("details", element("summary", "stack, innermost line first"), words(map(frame_text, stack)))
+    return element("details", element("summary", "stack, innermost line first"), words(lines))

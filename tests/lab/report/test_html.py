@@ -372,8 +372,8 @@ STACK = (
 def test_a_row_opens_into_its_stacks_and_a_finding_into_its_own():
     one = replace(ledger().transfers[0], origin="/home/me/model.py:8 step via /home/me/helpers.py:5", stack=STACK)
     other = replace(one, instruction="all-gather.8", stack=STACK[:1])
-    again = replace(one, instruction="all-gather.9")
-    finding = Finding("rebuilt_whole", "w is rebuilt", "move it", (one,), one.origin, stack=STACK)
+    again = replace(one, instruction="all-gather.9", stack=(*STACK, STACK[-1], STACK[-1]))  # Two calls in one line.
+    finding = Finding("rebuilt_whole", "w is rebuilt", "move it", (one,), one.origin, stack=again.stack)
     for row, names in (
         ((one, again), [""]),
         ((one, other, again), [" of all-gather.0 and 1 more", " of all-gather.8"]),
