@@ -467,7 +467,7 @@ def _memory(compiled: Any, padding: int) -> Memory | None:
     found = compiled.memory_analysis()
     if found is None:
         return None
-    return Memory(
+    held = Memory(
         arguments=found.argument_size_in_bytes,
         outputs=found.output_size_in_bytes,
         temporaries=found.temp_size_in_bytes,
@@ -479,6 +479,9 @@ def _memory(compiled: Any, padding: int) -> Memory | None:
         host_outputs=found.host_output_size_in_bytes,
         host_temporaries=found.host_temp_size_in_bytes,
     )
+    # XLA's peak is that of the memory in which temporaries are most, be it the host's.
+    is_hosts = held.host_temporaries > held.temporaries and held.at_peak > held.temporaries
+    return replace(held, peak=held.stays + held.temporaries) if is_hosts else held
 
 
 def _platform(compiled: Any) -> str | None:

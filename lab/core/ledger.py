@@ -309,6 +309,8 @@ class Memory:
     Attributes:
       padding: of the arguments, what fills up the layout tiles of a TPU (T8).
       host_arguments, host_outputs, host_temporaries: in the host's memory, and in none of the others.
+      on_chip: temporaries in a TPU's on-chip memory that XLA's peak counts in place of those in main memory, where they
+        are more; 0 where it is not known.
     """
 
     arguments: int
@@ -320,11 +322,22 @@ class Memory:
     host_arguments: int = 0
     host_outputs: int = 0
     host_temporaries: int = 0
+    on_chip: int = 0
 
     @property
     def is_on_host(self) -> bool:
         """Some of it."""
         return any((self.host_arguments, self.host_outputs, self.host_temporaries))
+
+    @property
+    def stays(self) -> int:
+        """Arguments and outputs, for the whole of a step."""
+        return self.arguments + self.outputs - self.aliased
+
+    @property
+    def at_peak(self) -> int:
+        """What the peak has beside arguments and outputs; 0 where there is no peak."""
+        return 0 if self.peak is None else self.peak - self.stays
 
 
 @dataclass(frozen=True)

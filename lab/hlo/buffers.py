@@ -1,7 +1,7 @@
 """XLA's buffer assignment: where every value of a program lies on a device, and when; from the `.hlo.pb` of an XLA
 dump.
 
-Fields are those of `xla/service/hlo.proto`; colour 0 is a chip's main memory, 5 its host's.
+Fields are those of `xla/service/hlo.proto`; colour 0 is a chip's main memory, 5 its host's, others are on the chip.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 
 from lab.core.ledger import Memory
 
 MODULE, ASSIGNMENT = 1, 3
 COMPUTATION, INSTRUCTION, METADATA, OP_NAME, ID = 3, 2, 7, 2, 35
 BUFFER, ALLOCATION, TRACE = 1, 3, 4
-DEFINED_AT, DEFINED_BY = 3, 4
-EVENT, FREED, SHARED, TRACED_IN = 1, 1, 2, 3
+DEFINED_AT, DEFINED_BY, COLOR = 3, 4, 4
+EVENT, FREED, SHARED = 1, 1, 2
 MAIN, HOST = 0, 5
 _VARINT, _EIGHT_BYTES, _SIZED, _FOUR_BYTES = 0, 1, 2, 5
 
@@ -55,12 +56,14 @@ class Buffers:
       at_peak: the temporaries of `temporaries_peak`.
       temporaries_peak: the most bytes that temporaries fill at once in the memory where that is most: the on-chip one
         in a small program, as XLA has it.
+      on_chip: of these, what lies in on-chip memory: all or nothing.
     """
 
     allocations: tuple[Allocation, ...]
     temporaries_peak: int
     at_peak: tuple[LiveBuffer, ...] = ()
     on_host: tuple[Allocation, ...] = ()
+    on_chip: int = 0
 
     @property
     def arguments(self) -> int:
@@ -91,6 +94,7 @@ class Buffers:
             host.arguments,
             host.outputs,
             host.temporaries,
+            self.on_chip,
         )
 
     @property
@@ -110,22 +114,25 @@ def read_buffers(proto: bytes) -> Buffers:
         raise ValueError("no buffer assignment in this module: it was dumped before buffers were assigned")
     buffers = {fields.get(1, 0): part for part in _parts(assignment, BUFFER) for fields in [_numbers(part)]}
     sizes = {number: _numbers(part).get(2, 0) for number, part in buffers.items()}
-    numbered = {fields.get(1, 0): _allocation(fields) for fields in map(_numbers, _parts(assignment, ALLOCATION))}
-    allocations = tuple(numbered.values())
-    on_device = (trace for trace in _parts(assignment, TRACE) if not _is_on_host(trace, numbered))
-    traces = [_peak(trace, sizes) for trace in on_device]
-    peak, live = max(traces, default=(0, frozenset()))
+    allocations = tuple(map(_allocation, map(_numbers, _parts(assignment, ALLOCATION))))
+    # The number of an allocation that a trace gives is not the one that the allocation ends with on TPUs.
+    traces = [(*_peak(trace, sizes), _color(trace, buffers)) for trace in _parts(assignment, TRACE)]
+    on_device = [trace for trace in traces if trace[-1] != HOST]
+    peak, live, color = max(on_device, default=(0, frozenset(), MAIN), key=itemgetter(0))
     names = _op_names(memoryview(proto)) if live else {}
     at_peak = (LiveBuffer(sizes[number], names.get(_made_by(buffers[number]), "")) for number in live)
     held, on_host = (
         tuple(a for a in allocations if a.color == color and not a.is_thread_local) for color in (MAIN, HOST)
     )
-    return Buffers(held, peak, tuple(sorted(at_peak, key=lambda buffer: -buffer.size)), on_host)
+    return Buffers(
+        held, peak, tuple(sorted(at_peak, key=lambda buffer: -buffer.size)), on_host, peak if color != MAIN else 0
+    )
 
 
-def _is_on_host(trace: memoryview, allocations: dict[int, Allocation]) -> bool:
-    within = allocations.get(_numbers(trace).get(TRACED_IN, 0))
-    return within is not None and within.color == HOST
+def _color(trace: memoryview, buffers: dict[int, memoryview]) -> int:
+    """Of the memory that a trace is of, which its buffers say."""
+    event = next(map(_numbers, _parts(trace, EVENT)), {})
+    return _numbers(buffers[event.get(2, 0)]).get(COLOR, MAIN) if event else MAIN
 
 
 def _made_by(buffer: memoryview) -> int:

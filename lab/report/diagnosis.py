@@ -33,7 +33,9 @@ def holding_lines(diagnosis: Diagnosis) -> list[str]:
         lines.append(f"arguments by their names: {kinds}")
     if held:
         each = (f"{bytes_text(b.bytes)} {' '.join(filter(None, (b.scope, b.origin))) or 'of no name'}" for b in held)
-        lines.append(f"largest temporaries at the peak: {'; '.join(each)}")
+        memory = diagnosis.ledger.memory
+        where = ", in on-chip memory" * (memory is not None and memory.on_chip > 0)
+        lines.append(f"largest temporaries at the peak{where}: {'; '.join(each)}")
     return lines
 
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from operator import attrgetter
 
-from lab.core.ledger import Ledger, Totals, Transfer
+from lab.core.ledger import Ledger, Memory, Totals, Transfer
 from lab.core.note import NoteKind, note_kinds
 from lab.core.units import bytes_text, count, executions_text, scaled
+from lab.meshes.platforms import Platform
 from lab.report.axis_lines import axis_lines
 from lab.report.fitted import Column, table, terminal_width
 from lab.report.origins import common_folder, folder_lines, short_ledger
@@ -93,7 +94,7 @@ def facts(ledger: Ledger) -> list[str]:
     """FLOPs, memory and notes, a line each."""
     lines = [] if ledger.flops is None else [f"matrix products: {scaled(ledger.flops, 'FLOP')} a step on each device"]
     if memory := ledger.memory:
-        peak = "" if memory.peak is None else f", peak {bytes_text(memory.peak)}"
+        peak = peak_text(memory, is_tpu=(ledger.target or "").startswith(Platform.TPU))
         lines.append(
             f"memory of one device: arguments {bytes_text(memory.arguments)}, outputs {bytes_text(memory.outputs)}, "
             f"of which {bytes_text(memory.aliased)} reuse donated arguments, temporaries "
@@ -107,6 +108,22 @@ def facts(ledger: Ledger) -> list[str]:
         lines += fit_lines(ledger)
     lines += copy_lines(ledger)
     return lines + [f"note: {note}" for note in ledger.notes]
+
+
+def peak_text(memory: Memory, is_tpu: bool) -> str:
+    """`, peak 80.2 MB`, and what it has otherwise than arguments, outputs and temporaries have together."""
+    if memory.peak is None:
+        return ""
+    beside = memory.at_peak - memory.temporaries
+    if memory.on_chip:
+        what = f", which counts {bytes_text(memory.on_chip)} of temporaries in on-chip memory (VMEM) in place of these"
+    elif abs(beside) < memory.peak * _ROUNDED:
+        what = ""
+    elif beside < 0:
+        what = f", with {bytes_text(memory.at_peak)} of temporaries at once"
+    else:
+        what = f", with {bytes_text(beside)} of constants{' or of temporaries in on-chip memory (VMEM)' * is_tpu}"
+    return f", peak {bytes_text(memory.peak)}{what}"
 
 
 def fit_lines(ledger: Ledger) -> list[str]:
@@ -138,6 +155,8 @@ def rows_text(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
 
 
+_ROUNDED = 1e-3
+"""A difference that printed bytes do not show."""
 _PLACES = frozenset("scope executions instruction op_name parts groups pairs is_over_products repeats stack".split())
 """What tells transfers of one row apart: where each stands in the program."""
 _common = attrgetter(*(each.name for each in fields(Transfer) if each.name not in _PLACES))

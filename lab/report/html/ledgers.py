@@ -295,6 +295,7 @@ def memory(found: Memory | None, held: Terms | None, place: Place) -> Markup:
             "outputs, not in place": found.outputs - found.aliased,
             "temporaries": found.temporaries,
         }
+        rows |= {"temporaries in on-chip memory (VMEM), at the peak": found.on_chip} if found.on_chip else {}
         rows |= {"peak": found.peak} if found.peak is not None else {}
         tables.append(_held("As compiled, by XLA's own analysis", rows, room))
         if found.is_on_host:

@@ -110,12 +110,23 @@ def test_two_temporaries_in_one_place_of_5_bytes_and_one_of_7_hold_12_at_most(fr
     )
     elsewhere = _field(3, _number(1, 3) + _number(2, 300) + _number(8, 1))
     on_host = _field(3, _number(1, 4) + _number(2, 900) + _number(5, 1) + _number(8, 5))
-    stack = _field(3, _number(1, 5) + _number(2, 700) + _number(8, 5)) + _field(1, _number(1, 3) + _number(2, 700))
-    of_the_host = _field(4, _field(1, _number(2, 3)) + _number(3, 5))
+    stack = _field(3, _number(1, 5) + _number(2, 700) + _number(8, 5)) + _field(
+        1, _number(1, 3) + _number(2, 700) + _number(4, 5)
+    )
+    of_the_host = _field(4, _field(1, _number(2, 3)) + _number(3, 60))
     allocations = argument + constant + block + elsewhere + on_host + stack
     held = read_buffers(_field(3, sizes + allocations + _field(4, trace) + of_the_host))
     assert [(each.size, each.is_argument) for each in held.on_host] == [(900, True), (700, False)]
     assert (held.arguments, held.outputs, held.aliased, held.temporaries, held.peak) == (3, 3, 3, 20, 3 + 1 + 12)
+    assert held.on_chip == 0
+
+
+def test_temporaries_on_the_chip_that_are_more_than_those_in_main_memory_are_named():
+    buffers = _field(1, _number(1, 0) + _number(2, 5)) + _field(1, _number(1, 1) + _number(2, 8) + _number(4, 1))
+    argument = _field(3, _number(1, 0) + _number(2, 3) + _number(5, 1))
+    traces = b"".join(_field(4, _field(1, _number(2, number))) for number in (0, 1))
+    held = read_buffers(_field(3, buffers + argument + traces))
+    assert (held.peak, held.on_chip, held.memory(0).on_chip) == (3 + 8, 8, 8)
 
 
 @pytest.mark.parametrize("proto", [True, False])

@@ -1,13 +1,16 @@
 import re
 from dataclasses import replace
 
+import pytest
+
 from lab.core.frame import Frame
 from lab.core.ledger import Kind, Ledger, Memory, Part, SubAxis, Transfer
-from lab.report.tables import ledger_text
+from lab.report.tables import facts, ledger_text
 
 GATHER = Transfer(
     Kind.ALL_GATHER, ("fsdp",), 8, 4, "bf16", 1_000_000, phase="forward", scope="layers_0/mlp", origin="model.py:88"
 )
+MB = 10**6
 REDUCE = Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 4)
 
 
@@ -146,6 +149,27 @@ def test_paths_are_relative_to_their_common_folder_which_stands_below_the_headli
 def test_paths_of_which_one_is_relative_stay_as_they_are():
     text = ledger_text(ledger(GATHER, replace(REDUCE, origin="/home/me/model.py:3")))
     assert "/home/me/model.py:3" in text and "paths are relative" not in text
+
+
+@pytest.mark.parametrize(
+    ("target", "figures", "said"),
+    [
+        (None, {"peak": 25 * MB}, "temporaries 10 MB, peak 25 MB"),
+        (None, {"peak": 21 * MB}, "temporaries 10 MB, peak 21 MB, with 6 MB of temporaries at once"),
+        ("gpu:h100:1x8", {"peak": 28 * MB}, "peak 28 MB, with 3 MB of constants"),
+        ("tpu:v5e:2x4", {"peak": 28 * MB}, "with 3 MB of constants or of temporaries in on-chip memory (VMEM)"),
+        (
+            "tpu:v5e:2x4",
+            {"peak": 65 * MB, "on_chip": 50 * MB},
+            "temporaries 10 MB, peak 65 MB, which counts 50 MB of temporaries in on-chip memory (VMEM) in place of "
+            "these",
+        ),
+    ],
+)
+def test_memory_adds_up_to_its_peak_or_says_what_it_has_otherwise(target, figures, said):
+    memory = Memory(arguments=10 * MB, outputs=8 * MB, temporaries=10 * MB, aliased=3 * MB, **figures)
+    (line,) = [line for line in facts(Ledger((), memory=memory, target=target)) if line.startswith("memory of one")]
+    assert line.endswith(said)
 
 
 def test_a_ledger_of_a_known_chip_says_whether_its_peak_fits():
