@@ -460,7 +460,8 @@ def devices_of(mesh: Any) -> Devices | None:
         return None
     on_tpu = devices[0].platform == Platform.TPU
     domains = tuple(getattr(device, "slice_index", None) or 0 if on_tpu else device.process_index for device in devices)
-    return Devices(domains, TPU_LINKS if on_tpu else GPU_LINKS, tuple(device.id for device in devices))
+    coords = tuple(tuple(device.coords) for device in devices) if on_tpu else None
+    return Devices(domains, TPU_LINKS if on_tpu else GPU_LINKS, tuple(device.id for device in devices), coords)
 
 
 def _memory(compiled: Any, padding: int) -> Memory | None:

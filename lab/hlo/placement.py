@@ -27,11 +27,13 @@ class Devices:
       domains: the host or slice that each lies in.
       link_names: what joins devices inside a domain and between domains.
       ids: their numbers; None where only a target is known.
+      coords: of TPUs, where their chips stand in the torus of their slice; None where only a target is known.
     """
 
     domains: tuple[int, ...]
     link_names: tuple[LinkName, LinkName]
     ids: tuple[int, ...] | None = None
+    coords: tuple[tuple[int, ...], ...] | None = None
 
 
 @dataclass(frozen=True)

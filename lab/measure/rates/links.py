@@ -20,8 +20,9 @@ from lab.hlo.placement import Placement
 from lab.hlo.read import Reading
 from lab.measure.rates.curves import Curve
 from lab.measure.rates.table import Algorithm, Basis, ChipRates, LinkRate, Priced, Way, Wire
-from lab.measure.rates.torus import Line, Torus, torus_of
-from lab.meshes.platforms import LinkName, Platform
+from lab.measure.rates.torus import Line, Torus, torus_of, torus_of_coords
+from lab.meshes.hardware import Chip, chip
+from lab.meshes.platforms import TPU_LINKS, LinkName
 from lab.meshes.targets import Target
 
 _AS = {
@@ -72,7 +73,9 @@ class Links:
     def of(cls, rates: ChipRates, reading: Reading, target: Target | None = None) -> Links:
         """Those of a program that was read with its mesh and target."""
         placement = reading.reader.placement
-        torus = _torus(placement, target)
+        known = placement.devices
+        a_chip = chip(rates.chip) if known is not None and known.link_names == TPU_LINKS else None
+        torus = _torus(placement, target, a_chip) if a_chip else None
         reaches: dict[str | None, Reach] = {}
         for transfer, visit in zip(reading.ledger.transfers, reading.visits, strict=True):
             if transfer.instruction in reaches:
@@ -84,8 +87,7 @@ class Links:
             rows = [row for row in groups.members if len(set(row)) > 1]
             if rows:
                 reaches[transfer.instruction] = _reach(rows, are_pairs, transfer, placement, torus)
-        a_chip = target.hardware.devices_per_chip if target is not None and target.chip else 1
-        return cls(rates, reaches, a_chip)
+        return cls(rates, reaches, a_chip.devices_per_chip if a_chip else 1)
 
     def priced(self, transfer: Transfer) -> Priced:
         """Nothing that no rate covers has a time."""
@@ -125,8 +127,10 @@ class Links:
         return wire.bytes_per_s if wire else float("inf")
 
 
-def _torus(placement: Placement, target: Target | None) -> Torus | None:
-    if target is None or target.platform != Platform.TPU or placement.axes is None:
+def _torus(placement: Placement, target: Target | None, a_chip: Chip) -> Torus | None:
+    if placement.devices is not None and placement.devices.coords is not None:
+        return torus_of_coords(placement.devices.coords, a_chip.pod)
+    if target is None or target.chip is None or placement.axes is None:
         return None
     return torus_of(target, placement.axes)
 
@@ -135,14 +139,17 @@ def _reach(
     rows: Sequence[Sequence[int]], are_pairs: bool, transfer: Transfer, placement: Placement, torus: Torus | None
 ) -> Reach:
     size = transfer.group_size or max(map(len, rows))
-    largest = max(rows, key=len)
-    domains = Counter(placement.devices.domains[at] for at in largest) if placement.devices else Counter({0: size})
+    where = placement.devices.domains if placement.devices else (0,) * (1 + max(map(max, rows)))
+    if max(map(max, rows)) >= len(where):
+        return Reach(size)
+    largest = max(rows, key=lambda row: (len({where[at] for at in row}), len(row)))
+    domains = Counter(where[at] for at in largest)
     if torus is None or max(map(max, rows)) >= len(torus.stand):
         return Reach(size, len(domains), min(domains.values()))
     if are_pairs:
         hops = np.max([torus.hops(*row[:2]) for row in rows], axis=0)
         return Reach(size, len(domains), min(domains.values()), hops=tuple(map(int, hops)))
-    inside = [at for at in largest if placement.devices is None or placement.devices.domains[at] == max(domains)]
+    inside = [at for at in largest if where[at] == max(domains)]
     return Reach(size, len(domains), min(domains.values()), torus.lines(inside), torus.on_a_chip(inside))
 
 

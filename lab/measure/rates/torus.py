@@ -84,6 +84,13 @@ class Torus:
         )
 
 
+def torus_of_coords(coords: Sequence[Sequence[int]], pod: Pod | None) -> Torus:
+    """That of the devices of a mesh, which tell their coordinates."""
+    stand = np.array(coords)[:, : len(pod.block) if pod else None]
+    sides = tuple((stand.max(axis=0) + 1).tolist())
+    return Torus(sides, rings(sides, pod), stand)
+
+
 def torus_of(target: Target, axes: Axes) -> Torus:
     """That of a TPU target, with the mesh laid along its wires as JAX does where whole axes fit."""
     sides = target.shape

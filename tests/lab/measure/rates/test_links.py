@@ -3,20 +3,21 @@
 import pytest
 
 from lab.core.ledger import Kind, Transfer
+from lab.hlo.placement import Devices
 from lab.hlo.read import read
 from lab.measure.rates.links import Links, Reach
 from lab.measure.rates.table import SCHEMA, Algorithm, Basis, ChipRates, LinkRate, Passes, Source, Way, Wire
 from lab.meshes.axes import Axes
-from lab.meshes.platforms import LinkName
+from lab.meshes.platforms import TPU_LINKS, LinkName
 from lab.meshes.targets import parse_target
 
 SOURCES = {"here": Source(Basis.MEASURED, "a test", "2026-11-30", "none")}
 N = 64_000_000
 
 
-def rates(*wires, links=()):
+def rates(*wires, links=(), chip="h100"):
     memory = Passes(((1.0, 1.0),), 0.0, "here")
-    return ChipRates(SCHEMA, "v5p", SOURCES, {}, memory, links=tuple(links), wires=wires)
+    return ChipRates(SCHEMA, chip, SOURCES, {}, memory, links=tuple(links), wires=wires)
 
 
 def ring(per_s, link=LinkName.ICI, base_s=0.0, inside_s=0.0, across_s=0.0, share=1.0):
@@ -53,7 +54,7 @@ ENTRY %main (p: bf16[{operand}]) -> bf16[{whole}] {{
 def on_slice(target, axes, over, kind, wire, pairs=None):
     found, axes = parse_target(target), Axes.parse(axes)
     reading = read(text(kind, pairs or axes.groups(over), axes.size), axes=axes, target=found)
-    return Links.of(rates(wire), reading, found).priced(reading.ledger.transfers[0])
+    return Links.of(rates(wire, chip=found.chip), reading, found).priced(reading.ledger.transfers[0])
 
 
 def test_a_gather_on_a_closed_ring_of_four_uses_both_of_its_links():
@@ -95,6 +96,15 @@ def test_a_permute_to_the_second_next_shares_each_link_with_another():
     pairs = [(row[i], row[(i + 2) % 4]) for row in axes.groups(("a",)) for i in range(4)]
     priced = on_slice("tpu:v5e:4x4", "a=4,b=4", ("a",), Kind.COLLECTIVE_PERMUTE, ring(1e9), pairs)
     assert priced.seconds == pytest.approx(2 * N / 1e9)
+
+
+def test_devices_that_tell_where_they_stand_are_believed():
+    """A ring of four v5p whose mesh goes through two directions is a square of two open lines."""
+    coords = tuple((i // 2 % 2, i % 2, 0) for i in range(4))
+    devices = Devices((0,) * 4, TPU_LINKS, tuple(range(4)), coords)
+    reading = read(text(Kind.ALL_GATHER, [range(4)], 4), axes=Axes.parse("a=4"), devices=devices)
+    priced = Links.of(rates(ring(1e9), chip="v5p"), reading).priced(reading.ledger.transfers[0])
+    assert priced.seconds == pytest.approx(0.75 * N / 2e9)
 
 
 def test_two_devices_of_a_chip_share_its_links_and_fetch_what_both_want_once():
