@@ -1,5 +1,7 @@
 """Collectives on links, where their time can be told by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from lab.core.ledger import Kind, Transfer
@@ -114,6 +116,27 @@ def test_two_devices_of_a_chip_share_its_links_and_fetch_what_both_want_once():
     assert both.seconds == pytest.approx(126 / 128 * N / 6e9)
 
 
+def test_an_axis_of_two_lies_inside_the_chips_of_7x():
+    wire = replace(ring(1e9), on_chip_bytes_per_s=6e9)
+    priced = on_slice("tpu:7x:2x2x2", "a=8,b=2", ("b",), Kind.ALL_GATHER, wire)
+    assert priced.seconds == pytest.approx(N / 2 / 6e9)
+
+
+def test_groups_of_gpus_leave_a_host_by_the_adapters_of_those_that_it_has():
+    wire = ring(50e9, LinkName.NETWORK)
+    priced = on_slice("gpu:h100:2x4", "a=8", ("a",), Kind.ALL_GATHER, wire)
+    assert priced.seconds == pytest.approx(7 / 8 * N / 4 / 50e9)
+    apart = on_slice("gpu:h100:2x4", "a=2,b=4", ("a",), Kind.ALL_GATHER, wire)
+    assert apart.seconds == pytest.approx(N / 2 / 50e9)
+
+
+def test_a_permute_of_which_one_message_leaves_the_host_takes_as_long_as_that():
+    pairs = [(i, (i + 1) % 8) for i in range(8)]
+    wire = ring(50e9, LinkName.NETWORK, inside_s=1.0, across_s=2.0)
+    priced = on_slice("gpu:h100:2x4", "a=8", ("a",), Kind.COLLECTIVE_PERMUTE, wire, pairs)
+    assert priced.seconds == pytest.approx(2.0 + N / 50e9)
+
+
 @pytest.mark.parametrize("hosts", [2, 4])
 def test_a_ring_over_hosts_leaves_each_by_the_adapters_of_all_its_members(hosts):
     """Patarasu and Yuan: a device sends 2 (P - 1) / P n; of 8 rings each crosses by an adapter of its own."""
@@ -146,6 +169,9 @@ def test_a_number_of_devices_between_two_timed_ones_lies_between_their_times():
     links = Links(rates(links=timed), {})
     assert links.priced(transfer(Kind.ALL_REDUCE, 4, LinkName.HOST)).seconds == pytest.approx(2.0)
     assert links.priced(transfer(Kind.ALL_REDUCE, 8, LinkName.HOST)).seconds == pytest.approx(4.0)
+    of_four = replace(timed[0], devices=4, points=((1.0, 4.0), (1e9, 4.0)))
+    links = Links(rates(links=(*timed, of_four)), {})
+    assert links.priced(transfer(Kind.ALL_REDUCE, 6, LinkName.HOST)).seconds == pytest.approx(4.0)
 
 
 def test_what_no_rate_covers_has_a_name_and_rests_on_nothing():
