@@ -218,10 +218,23 @@ def _of_script(
     with stage(f"following {source}"):
         devices = target_devices(target)
         found = followed(source, script.arguments, devices, _usable_bytes(target), script.most_calls)
+    from lab.compile import recompiled
+
     shown = chosen(source, found, script.functions)
     said = note(found, shown)
     some = shown if which is None else shown[which : which + 1]
-    return [_called(stage, f"{source}:{each.name}", each, said, target, of, remedy) for each in some]
+    return [
+        _called(
+            stage,
+            f"{source}:{each.name}",
+            each,
+            (said, *recompiled.notes(found.calls, each)),
+            target,
+            of,
+            remedy,
+        )
+        for each in some
+    ]
 
 
 def _usable_bytes(target: Target) -> int | None:
@@ -233,7 +246,7 @@ def _called(
     stage: Stage,
     name: str,
     called: Called,
-    said: str,
+    said: tuple[str, ...],
     target: Target,
     of: Callable[[Program], T],
     remedy: Remedy,
@@ -241,7 +254,7 @@ def _called(
     # What is changed is not compiled as it was.
     function = called.traced if remedy else called.program
     program = read_built(stage, name, function, called.args, None, target, called.traced, remedy)
-    ledger = replace(program.ledger, notes=(*program.ledger.notes, said))
+    ledger = replace(program.ledger, notes=(*program.ledger.notes, *said))
     with stage(f"diagnosing {name}"):
         return of(replace(program, ledger=ledger, remarks=(*called.remarks, *program.remarks)))
 

@@ -370,7 +370,7 @@ class _Following(core.EvalTrace):
         return [ShapeArray(aval, where) for aval, where in zip(jaxpr.out_avals, placed, strict=True)]
 
     def recorded(self, shapes: tuple[jax.ShapeDtypeStruct, ...], params: dict[str, Any]) -> Called:
-        key = (id(params["jaxpr"]), shapes)
+        key = (id(params["jaxpr"]), tuple(map(_as_jax_knows, shapes)))
         if key not in self.by_program:
             self.by_program[key] = Called(
                 "pmap" if _is_pmap(params["jaxpr"]) else params["name"],
@@ -397,6 +397,21 @@ def _shape(value: Any) -> jax.ShapeDtypeStruct:
     aval = value.aval if is_type else core.typeof(value)
     placed = value.sharding if (is_type or isinstance(value, ShapeArray)) and value.committed else None
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=placed, weak_type=aval.weak_type)
+
+
+def _as_jax_knows(shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    """`P('x')` and `P('x', None)` of a matrix are one placement, and are compiled once."""
+    if not isinstance(shape.sharding, NamedSharding):
+        return shape
+    known: jax.ShapeDtypeStruct = shape.update(sharding=shape.sharding.update(spec=_trimmed(shape.sharding.spec)))
+    return known
+
+
+def _trimmed(spec: Any) -> Any:
+    names = list(spec)
+    while names and not names[-1]:
+        names.pop()
+    return spec.update(partitions=names)
 
 
 def _placed(shape: jax.ShapeDtypeStruct, wanted: Any) -> jax.ShapeDtypeStruct:

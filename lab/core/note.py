@@ -29,6 +29,7 @@ class NoteKind(StrEnum):
     GROUPS_OF_NO_AXES = auto()
     HOST_TRANSFER = auto()
     NO_MEMORY_KINDS = auto()
+    COMPILED_AGAIN = auto()
     KERNEL_TRANSFERS = auto()
     FOREIGN_CALLS = auto()
     UNKNOWN_FLOPS = auto()

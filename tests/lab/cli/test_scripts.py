@@ -1,6 +1,7 @@
 """Scripts that make their own mesh and their own arrays are inspected as they are."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -98,6 +99,33 @@ w, loss = jax.pmap(update, "batch", in_axes=(None, 0), out_axes=(None, 0))(np.on
 history = np.zeros(1)
 history[0] = loss.sum()
 """
+AGAIN = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+compiled = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda name, *_, **__: compiled.append(name) if "backend_compile" in name else None
+)
+mesh = jax.make_mesh((len(jax.devices()),), ("fsdp",))
+rows, whole = NamedSharding(mesh, P("fsdp")), NamedSharding(mesh, P())
+w, x = (jax.device_put(np.ones((512, 512), np.float32), rows) for _ in range(2))
+state = {"m": jnp.zeros((512, 512)), "scale": 1.0, "w": w}
+
+@jax.jit
+def step(state, x):
+    g = jax.grad(lambda w: state["scale"] * jnp.mean((x @ w) ** 2))(state["w"])
+    m = 0.9 * state["m"] + g
+    return {"m": m, "scale": state["scale"] + jnp.max(m), "w": state["w"] - m}
+
+for number in range(3):
+    before = len(compiled)
+    state = step(state, x)
+    print(number, len(compiled) - before)
+"""
+ONCE = AGAIN.replace("jnp.zeros((512, 512))", "jnp.zeros_like(w)").replace(
+    "1.0,", "jax.device_put(np.float32(1), whole),"
+)
 FAILING = {
     "alone.py": ("import jax\nprint(jax.jit(lambda x: x + 1)(1.0))", "called no jitted function on several devices"),
     "asks.py": (
@@ -180,6 +208,34 @@ def test_a_script_may_pmap_print_start_threads_and_ask_for_memory_on_devices_tha
     assert sent(found) == [("all_reduce", ["batch"], 64 * 64 * 4, 1)]
     assert "followed until habits.py:23 asks for the value of an array, float32[]" in found["notes"][0]
     assert "Traceback" not in done.stderr
+
+
+def test_a_step_whose_first_arguments_lie_otherwise_than_it_gives_them_back_is_told_to_compile_twice(folder):
+    for name, text in {"again.py": AGAIN, "once.py": ONCE}.items():
+        (folder / name).write_text(text)
+    done = lab(folder, "inspect", "again.py", "once.py", "--target", "cpu:8", "--no-prove", "--json")
+    told, silent = (found["notes"] for found in json.loads(done.stdout))
+    (note,) = (note for note in told if " anew " in note)
+    assert note.startswith(
+        "JAX compiles step anew at a later call (again.py:22), for what the call before gives back: "
+        "state['m'] was on no mesh and is P('fsdp', None); "
+        "state['scale'] was weak float32 on no mesh and is float32 P(). Made alike"
+    )
+    assert not any(" anew " in note or "other set" in note for note in silent)
+    # As JAX itself counts on 8 devices what it compiles at each call.
+    (first, *later), (_, *once) = natively(folder, "again.py", "once.py")
+    assert first > 0 and later == [1, 0] and once == [0, 0]
+
+
+def natively(folder, *scripts: str) -> list[list[int]]:
+    """The numbers that each of them prints with those of its three steps."""
+    devices = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    code = f"import runpy\nfor script in {scripts}: runpy.run_path(script)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, env=os.environ | devices
+    )
+    counts = [int(line.split()[1]) for line in done.stdout.splitlines()]
+    return [counts[:3], counts[3:]]
 
 
 def test_a_script_that_cannot_be_followed_is_one_line(folder):
