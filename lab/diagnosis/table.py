@@ -151,7 +151,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "last_message_unused",
-        "a permute in every iteration of a loop, whose last result nothing reads",
+        "a permute in every iteration of a loop, whose last result nothing reads, or whose first is a constant",
         (rounds.last_message_unused,),
         explains=False,
         costs="One message in N: a ring of N devices has all parts after N - 1.",

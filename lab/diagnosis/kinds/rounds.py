@@ -14,39 +14,83 @@ from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place
 from lab.diagnosis.invariant import is_invariant
 from lab.diagnosis.kinds.accumulation import trips
-from lab.diagnosis.program import Program, Site, dtype_of_product, largest, sent
+from lab.diagnosis.program import Program, Site, dtype_of_product, largest, operation, sent
 from lab.diagnosis.slices import ELEMENTWISE
 from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Computation, Instruction
 
 _SMALLEST = 1024
+_LAST = " for the next one, and nothing reads what the last sends"
+_FIRST = ", of which the first is a constant with which the loop begins"
 _AS_IT_IS = frozenset({"copy", "bitcast", "collective-permute-done", "async-done", "copy-start", "copy-done"})
 
 
 def last_message_unused(program: Program) -> Iterator[Finding]:
-    """Permutes whose results only the next iteration reads: nothing reads what the last iteration sends."""
-    by_loop: dict[str, list[Site]] = {}
+    """Permutes whose results only the next iteration reads: nothing reads what the last iteration sends. Compilers for
+    GPUs move some to the start of the next iteration, and the backward pass has them there: then the first sends the
+    constant with which the loop begins."""
+    ways: dict[tuple[str, str], list[Site]] = {}
     bodies: dict[str, Computation] = {}
     for site in program.sites:
         body = site.visit.computation
-        if site.kind == "collective_permute" and _is_for_next_alone(program, site):
-            by_loop.setdefault(body.name, []).append(site)
+        if site.kind == "collective_permute" and (end := _needless_end(program, site)):
+            ways.setdefault((body.name, end), []).append(site)
             bodies[body.name] = body
-    for name, sites in by_loop.items():
+    for (name, end), sites in ways.items():
         often = trips(program, bodies[name]) or 0
         now = sent(sites)
         if often > 1 and now >= _SMALLEST:
             hand = "a permute hands" if len(sites) == 1 else f"{len(sites)} permutes hand"
+            most = largest(sites)
+            what = program.moved(most) if end == _LAST else _carried_on(program, most)
             sentence = (
-                f"{hand} {program.moved(largest(sites))} on in each of {often} iterations for the next one, and "
-                f"nothing reads what the last sends: {often - 1} would do, and each device would send "
-                f"{exact(now - now / often)} B instead of {exact(now)}"
+                f"{hand} {what} on in each of {often} iterations{end}: {often - 1} "
+                f"would do, and each device would send {exact(now - now / often)} B instead of {exact(now)}"
             )
             advice = (
                 f"let the loop run {often - 1} times, and do after it, without the permute, what an iteration does "
                 "with the value"
             )
             yield program.finding("last_message_unused", sentence, advice, *sites, needed_bytes=now - now / often)
+
+
+def _needless_end(program: Program, site: Site) -> str:
+    """Which of a permute's messages no iteration needs, for people; "" where each is needed."""
+    if _is_for_next_alone(program, site):
+        return _LAST
+    return _FIRST if _begins_constant(program, site) else ""
+
+
+def _begins_constant(program: Program, site: Site) -> bool:
+    """It sends an element of a loop's state that is constant before the first iteration."""
+    operand, body = program.moving(site), site.visit.computation
+    loops = [place for place in program.flow.callers(body) if place.instruction.attribute("body") == body.name]
+    element = None if operand is None else _state_element(program, operand, body)
+    if len(loops) != 1 or element is None:
+        return False
+    state = program.operand(loops[0])
+    first = program.operand(state, element) if state is not None and state.instruction.opcode == "tuple" else None
+    if first is None:
+        return False
+    return program.flow.source(*first, through=frozenset({"broadcast"})).instruction.opcode == "constant"
+
+
+def _carried_on(program: Program, site: Site) -> str:
+    """What a permute hands on, for people: of an element of a loop's state, what an iteration makes of it."""
+    operand, body = program.moving(site), site.visit.computation
+    element = None if operand is None else _state_element(program, operand, body)
+    after = program.operand(Place(body.root, body), element) if body.root and element is not None else None
+    made = None if after is None else operation(program.flow.source(*after).instruction.op_name)
+    return f"the result of {made}" if made else program.moved(site)
+
+
+def _state_element(program: Program, value: Place, body: Computation) -> int | None:
+    """Which element of the state an iteration begins with a value is, laid out anew; None where it is none."""
+    for i, c in program.flow.back(*value):
+        if c is body and i.opcode == "get-tuple-element" and i.operands[0] in body.parameters:
+            index = i.attribute("index")
+            return int(index) if index and index.isdecimal() else None
+    return None
 
 
 def _is_for_next_alone(program: Program, site: Site) -> bool:
@@ -61,6 +105,7 @@ def _carried_as(program: Program, site: Site, passes: Callable[[Instruction], bo
     """The elements of a loop's state that a value becomes by instructions that pass it on; [] where anything else is
     done with it."""
     body, found, pending, seen = site.visit.computation, list[int](), [site.visit.instruction.name], set[str]()
+    several = {site.visit.instruction.name}  # What gives all that one instruction sends.
     if body.root is None or body.root.opcode != "tuple":
         return []
     while pending:
@@ -69,12 +114,13 @@ def _carried_as(program: Program, site: Site, passes: Callable[[Instruction], bo
         for user, number in program.flow.users(body, name):
             if user is body.root:
                 found.append(number)
-            elif user.opcode == "get-tuple-element" and name == site.visit.instruction.name:
+            elif user.opcode == "get-tuple-element" and name in several:
                 pending += [user.name] if user.attribute("index") == str(site.number) else []
             elif not passes(user):
                 return []
             elif user.name not in seen:
                 pending.append(user.name)
+                several |= {user.name} if name in several and user.opcode.endswith("-done") else set()
     return found
 
 

@@ -153,6 +153,63 @@ def test_a_ring_of_8_sends_its_last_message_to_nobody_and_7_rounds_and_the_last_
     assert wasted(only(told)) == sent(told) - sent(better) == sent(told) / 8
 
 
+@ahead_of_time_gpu
+def test_keys_and_values_that_a_gpu_packs_into_one_message_are_sent_once_too_often_each():
+    target = "gpu:h100:1x8"
+    mesh, split = mesh_of(target), {"in_specs": P("data"), "out_specs": P("data")}
+
+    def attended(rounds, is_last_apart, q_RD, k_RD, v_RD):
+        def part(total_RD, k_RD, v_RD):
+            return total_RD + jnp.tanh(q_RD @ k_RD.T) @ v_RD
+
+        def step(carried, _):
+            total_RD, pair = carried
+            return (part(total_RD, *pair), jax.lax.ppermute(pair, "data", [(i, (i + 1) % 8) for i in range(8)])), None
+
+        (total_RD, pair), _ = jax.lax.scan(step, (jnp.zeros_like(q_RD), (k_RD, v_RD)), None, length=rounds)
+        return part(total_RD, *pair) if is_last_apart else total_RD
+
+    args = [array(mesh, (256, 32), "data")] * 3
+    told, better = (
+        diagnosed(mesh, own(mesh, partial(attended, *how), **split), *args, target=target)
+        for how in ((8, False), (7, True))
+    )
+    assert len(told.ledger.transfers) == 1 and "2 permutes hand" in only(told).sentence
+    assert (only(told).kind, kinds(better)) == ("last_message_unused", [])
+    assert wasted(only(told)) == sent(told) - sent(better) == sent(told) / 8
+
+
+@ahead_of_time_gpu
+def test_stages_hand_on_a_constant_first_where_a_gpu_moves_the_permute_and_in_the_backward_pass():
+    target = "gpu:h100:1x8"
+    mesh = mesh_of(target)
+
+    def pipeline(is_last_apart, w_SDD, x_MBD):
+        stage, batches = jax.lax.axis_index("data"), x_MBD.shape[0]
+
+        def work(x_BD, done_MBD, tick):
+            first_BD = x_MBD[jnp.minimum(tick, batches - 1)]
+            y_BD = jnp.tanh(jnp.where(stage == 0, first_BD, x_BD) @ w_SDD[0])
+            return y_BD, done_MBD.at[jnp.maximum(tick - 7, 0)].set(jnp.where(stage == 7, y_BD, 0))
+
+        def step(carried, tick):
+            y_BD, done_MBD = work(*carried, tick)
+            return (jax.lax.ppermute(y_BD, "data", [(i, i + 1) for i in range(7)]), done_MBD), None
+
+        ticks, start = batches + 7, (jnp.zeros_like(x_MBD[0]), jnp.zeros_like(x_MBD))
+        (x_BD, done_MBD), _ = jax.lax.scan(step, start, jnp.arange(ticks - is_last_apart))
+        return work(x_BD, done_MBD, ticks - 1)[1] if is_last_apart else done_MBD
+
+    def gradient(is_last_apart):
+        split = own(mesh, partial(pipeline, is_last_apart), in_specs=(P("data"), P()), out_specs=P("data"))
+        return jax.grad(lambda w_SDD, x_MBD: jnp.sum(split(w_SDD, x_MBD) ** 2))
+
+    args = array(mesh, (8, 64, 64), "data"), array(mesh, (4, 16, 64))
+    told, better = (diagnosed(mesh, gradient(apart), *args, target=target) for apart in (False, True))
+    assert (kinds(told), kinds(better)) == (["last_message_unused"] * 2, [])
+    assert sum(map(wasted, told.findings)) == sent(told) - sent(better) == sent(told) / 11
+
+
 @pytest.mark.parametrize("target", ON)
 def test_a_value_that_a_round_gathers_for_each_of_two_products_is_gathered_once_where_it_is_pinned(target):
     mesh = mesh_of(target)
