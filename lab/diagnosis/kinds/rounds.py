@@ -58,7 +58,7 @@ def _needless_end(program: Program, site: Site) -> str:
     """Which of a permute's messages no iteration needs, for people; "" where each is needed."""
     if _is_for_next_alone(program, site):
         return _LAST
-    return _FIRST if _begins_constant(program, site) else ""
+    return _FIRST if site.is_written and _begins_constant(program, site) else ""
 
 
 def _begins_constant(program: Program, site: Site) -> bool:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 
 from lab.core.known import known
-from lab.core.units import count, exact
+from lab.core.ledger import Kind, wire_bytes
+from lab.core.units import count, exact, scaled
+from lab.diagnosis.cost import Load, pays, rated
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import SCALES, Place, Use, is_number_scale
-from lab.diagnosis.program import Program, Site, largest, sent, shape_text
-from lab.diagnosis.slices import depends_on_device
+from lab.diagnosis.program import Program, Site, dtype_of_product, largest, sent, shape_text
+from lab.diagnosis.slices import depends_on_device, own_slices
 from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Instruction
 from lab.meshes.platforms import Platform
@@ -102,33 +106,96 @@ def _is_scaled_by_numbers(program: Program, use: Use) -> bool:
     return all(is_number_scale(program.flow, step) for step in use.path if step.opcode in SCALES)
 
 
+@dataclass(frozen=True)
+class _Product:
+    """One into which a sum over devices goes, as each device computes it.
+
+    Attributes:
+      other: what the sum is multiplied with.
+      is_own: that differs between the devices that sum.
+      use: the product as a use of the sum.
+    """
+
+    result: Shape
+    other: Shape
+    is_own: bool
+    use: Use
+
+
 def summed_before_product(program: Program) -> Iterator[Finding]:
-    """An all-reduce whose result goes into products alone, which are fewer bytes: a product of parts is a part of the
-    product, so that the products can be summed instead. Rows that are looked up in a split table, for instance."""
+    """A sum over devices whose result goes into products alone, which are fewer bytes: a product of parts is a part of
+    the product, so that the products can be summed instead. Rows that are looked up in a split table, for instance."""
     for site in program.sites:
-        before = site.transfer.payload_bytes
-        products = _products(program, site) if _is_sum(program, site) and before >= _SMALLEST else []
-        after = sum(product.bytes for product in products)
-        if products and 2 * after <= before:
-            often, now = site.transfer.executions or 1, sent([site])
-            what = shape_text(products[0]) if len(products) == 1 else count(len(products), "product")
-            sentence = (
-                f"{program.moved(site)}, {exact(before * often)} B a step, is summed over {site.transfer.span} only to "
-                f"be multiplied: summed after the product, {what}, it would be {exact(after * often)} B, and each "
-                f"device would send {exact(now * after / before)} B instead of {exact(now)}"
-            )
-            advice = (
-                "multiply on each device first, in jax.shard_map, with jax.lax.psum behind the product instead of "
-                "before it (attention over looked-up keys and values: sum scores and outputs)"
-            )
-            yield program.finding(
-                "summed_before_product",
-                sentence,
-                advice,
-                site,
-                needed_bytes=now * after / before,
-                write=program.in_specs(program.argument_behind(site)),
-            )
+        is_sum = site.kind in ("all_reduce", "reduce_scatter") and _adds(program, site.visit.instruction)
+        if is_sum and site.transfer.payload_bytes >= _SMALLEST:
+            uses = list(_linear_uses(program, program.uses(site)))
+            own = own_slices(program.flow, uses)
+            cut = [after for use in own for after in _linear_uses(program, _uses_of(program, use))]
+            is_scattered = site.kind == "reduce_scatter" or bool(own)
+            products = _products(program, site, cut if own else uses, is_scattered)
+            if products:
+                yield from (_summed_scattered if is_scattered else _summed_whole)(program, site, products)
+
+
+def _summed_whole(program: Program, site: Site, products: list[_Product]) -> Iterator[Finding]:
+    before, after = site.transfer.payload_bytes, sum(product.result.bytes for product in products)
+    often, now = site.transfer.executions or 1, sent([site])
+    if 2 * after <= before:
+        sentence = (
+            f"{program.moved(site)}, {exact(before * often)} B a step, is summed over {site.transfer.span} only to "
+            f"be multiplied: summed after the product, {_named(products)}, it would be {exact(after * often)} B, and "
+            f"each device would send {exact(now * after / before)} B instead of {exact(now)}"
+        )
+        advice = (
+            "multiply on each device first, in jax.shard_map, with jax.lax.psum behind the product instead of "
+            "before it (attention over looked-up keys and values: sum scores and outputs)"
+        )
+        specs = program.in_specs(program.argument_behind(site))
+        needed = now * after / before
+        yield program.finding("summed_before_product", sentence, advice, site, needed_bytes=needed, write=specs)
+
+
+def _summed_scattered(program: Program, site: Site, products: list[_Product]) -> Iterator[Finding]:
+    """Of the sum each device has a part: it would multiply its addends of all parts, with what all multiply with."""
+    devices, often, now = site.transfer.group_size or 1, site.transfer.executions or 1, sent([site])
+    gathered = sum(product.other.bytes for product in products if product.is_own) * devices
+    scattered = sum(product.result.bytes for product in products) * devices
+    then = often * (
+        wire_bytes(Kind.ALL_GATHER, gathered, devices) + wire_bytes(Kind.REDUCE_SCATTER, scattered, devices)
+    )
+    more = {dtype: (devices - 1) * flops for dtype, flops in _work(program, products).items()}
+    link = site.transfer.link
+    if 2 * then <= now and pays(Load({link: now}), Load({link: then}, more), rated(program).hardware):
+        beside = f", {exact(gathered * often)} B of what it is multiplied with gathered for that" if gathered else ""
+        sentence = (
+            f"{program.moved(site)}, {exact(site.transfer.payload_bytes * often)} B a step, is summed over "
+            f"{site.transfer.span}, and each device multiplies a part of the sum: summed after the product, "
+            f"{_named(products)} a device{beside}, each would send {exact(then)} B instead of {exact(now)} and compute "
+            f"{scaled(sum(more.values()), 'FLOP')} more"
+        )
+        advice = (
+            "multiply on each device first, in jax.shard_map: jax.lax.all_gather what it is multiplied with, and "
+            "jax.lax.psum_scatter the product (attention over looked-up keys and values: scores and outputs)"
+        )
+        specs = program.in_specs(program.argument_behind(site))
+        yield program.finding("summed_before_product", sentence, advice, site, needed_bytes=then, write=specs)
+
+
+def _named(products: list[_Product]) -> str:
+    return shape_text(products[0].result) if len(products) == 1 else count(len(products), "product")
+
+
+def _linear_uses(program: Program, uses: Iterable[Use]) -> Iterator[Use]:
+    """What is done with a value, or with what is left of it after numbers have scaled it, as a mean is."""
+    for use in uses:
+        if use.opcode in SCALES and is_number_scale(program.flow, known(use.instruction)):
+            yield from _linear_uses(program, _uses_of(program, use))
+        else:
+            yield use
+
+
+def _uses_of(program: Program, use: Use) -> list[Use]:
+    return program.flow.uses(known(use.instruction), use.computation)
 
 
 def _is_sum(program: Program, site: Site) -> bool:
@@ -136,27 +203,39 @@ def _is_sum(program: Program, site: Site) -> bool:
     return site.kind == "all_reduce" and _adds(program, site.visit.instruction)
 
 
-def _products(program: Program, site: Site) -> list[Shape]:
-    """What each product is on a device, where products are all that is done with a sum, each linear in it and done as
-    often; [] where anything else is done."""
-    found, loops = dict[tuple[str, str], Shape](), program.flow.loops(site.visit.computation)
-    for use in program.uses(site):
-        product = _product(program, use)
+def _products(program: Program, site: Site, uses: Iterable[Use], is_scattered: bool) -> list[_Product]:
+    """The products that are all that is done with a sum, each linear in it and done as often; [] where anything else is
+    done. Devices that all have the sum multiply with the same: with parts of their own, as in a layer that is split by
+    columns, the sum of their products would be no product of the sum."""
+    found, loops = dict[tuple[str, str], _Product](), program.flow.loops(site.visit.computation)
+    axes = set(site.transfer.axes or ())
+    for use in uses:
+        product, i = _product(program, use), use.instruction
+        other = None if i is None else program.operand(Place(i, use.computation), 1 - use.number)
+        if product is None or i is None or other is None or (use.computation.name, i.name) in found or not axes:
+            return []
         is_as_often = program.flow.loops(use.computation) == loops
-        key = use.computation.name, known(use.instruction).name if use.instruction else ""
-        if product is None or not is_as_often or key in found or _other_is_made_of(program, site, use):
+        is_own = bool(program.variation.of_operands(*product) & axes)
+        if not is_as_often or (is_own and not is_scattered) or _is_made_of(program, site, other):
             return []
-        if not _is_with_the_same(program, site, product):
-            return []
-        found[key] = arrays(product.instruction.shape)[0]
+        shapes = arrays(product.instruction.shape)[0], arrays(other.instruction.shape)[0]
+        found[use.computation.name, i.name] = _Product(*shapes, is_own and _other_differs(program, use, axes), use)
     return list(found.values())
 
 
-def _is_with_the_same(program: Program, site: Site, product: Place) -> bool:
-    """The devices that sum multiply with the same: with parts of their own, as in a layer that is split by columns, the
-    sum of their products would be no product of the sum."""
-    axes = site.transfer.axes
-    return axes is not None and not program.variation.of_operands(*product) & set(axes)
+def _other_differs(program: Program, use: Use, axes: set[str]) -> bool:
+    """What a sum is multiplied with is not known to be the same on the devices that sum."""
+    at = program.variation.operands.get((use.computation.name, known(use.instruction).name), ())
+    return len(at) <= 1 - use.number or bool(at[1 - use.number] & axes)
+
+
+def _work(program: Program, products: list[_Product]) -> Counter[str]:
+    """FLOPs of a step, by dtype."""
+    found = Counter[str]()
+    for visit, work in program.reading.products:
+        if any(visit.instruction is product.use.instruction for product in products):
+            found[dtype_of_product(visit)] += (work.flops or 0) * (visit.executions or 1)
+    return found
 
 
 def _product(program: Program, use: Use) -> Place | None:
@@ -179,10 +258,9 @@ def _adds(program: Program, i: Instruction) -> bool:
     return combine is not None and {inner.opcode for inner in combine.instructions} == _ADDITION
 
 
-def _other_is_made_of(program: Program, site: Site, use: Use) -> bool:
+def _is_made_of(program: Program, site: Site, other: Place) -> bool:
     """Whether the other operand follows from the same sum, or that is not known: such a product is not linear in it."""
-    other = program.operand(Place(known(use.instruction), use.computation), 1 - use.number)
-    pending, seen = [] if other is None else [other], set[tuple[str, str]]()
+    pending, seen = [other], set[tuple[str, str]]()
     while pending:
         way = list(program.flow.back(*pending.pop()))
         place = way[-1]

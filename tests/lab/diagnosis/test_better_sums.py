@@ -79,6 +79,14 @@ def test_what_the_cpu_compiler_alone_leaves_apart_blames_no_program():
     assert kinds(diagnosed(mesh, tied, *args, out=P())) == []
 
 
+def own_rows(pages_NPD, at_N):
+    """Of the pages that are asked for those that this device has, and zeros."""
+    first = jax.lax.axis_index("data") * pages_NPD.shape[0]
+    is_own_N = (at_N >= first) & (at_N < first + pages_NPD.shape[0])
+    rows_NPD = pages_NPD[jnp.where(is_own_N, at_N - first, 0)]
+    return jnp.where(is_own_N.reshape(*is_own_N.shape, 1, 1), rows_NPD, 0)
+
+
 @pytest.mark.parametrize("target", ON)
 def test_rows_of_split_pages_are_summed_for_scores_and_outputs_of_far_fewer_bytes(target):
     mesh = mesh_of(target)
@@ -88,10 +96,7 @@ def test_rows_of_split_pages_are_summed_for_scores_and_outputs_of_far_fewer_byte
         return query_HD @ rows_TD.T
 
     def product_summed(query_HD, pages_NPD, at_N):
-        first = jax.lax.axis_index("data") * pages_NPD.shape[0]
-        is_own_N = (at_N >= first) & (at_N < first + pages_NPD.shape[0])
-        rows_NPD = jnp.where(is_own_N[:, None, None], pages_NPD[jnp.where(is_own_N, at_N - first, 0)], 0)
-        return jax.lax.psum(query_HD @ rows_NPD.reshape(-1, 64).T, "data")
+        return jax.lax.psum(query_HD @ own_rows(pages_NPD, at_N).reshape(-1, 64).T, "data")
 
     args = array(mesh, (4, 64)), array(mesh, (128, 16, 64), "data"), array(mesh, (32,), dtype=jnp.int32)
     told = diagnosed(mesh, rows_summed, *args, out=P(), target=target)
@@ -99,6 +104,68 @@ def test_rows_of_split_pages_are_summed_for_scores_and_outputs_of_far_fewer_byte
     better = diagnosed(mesh, summed, *args, target=target)
     assert (only(told).kind, kinds(better)) == ("summed_before_product", [])
     assert wasted(only(told)) == sent(told) - sent(better) == 15 * sent(better)
+
+
+@pytest.mark.parametrize("target", ON)
+def test_rows_of_split_pages_that_are_scattered_over_a_split_batch_are_scores_of_far_fewer_bytes(target):
+    mesh = mesh_of(target)
+
+    def rows_summed(query_BHD, pages_NPD, at_BN):
+        rows_BTD = pages_NPD[at_BN].reshape(len(at_BN), -1, 64)
+        return jnp.einsum("bhd,btd->bht", query_BHD, rows_BTD)
+
+    def product_summed(query_BHD, pages_NPD, at_BN):
+        query_BHD, at_BN = (jax.lax.all_gather(x, "data", tiled=True) for x in (query_BHD, at_BN))
+        rows_BTD = own_rows(pages_NPD, at_BN).reshape(len(at_BN), -1, 64)
+        scores_BHT = jnp.einsum("bhd,btd->bht", query_BHD, rows_BTD)
+        return jax.lax.psum_scatter(scores_BHT, "data", tiled=True)
+
+    pages, at = array(mesh, (128, 16, 64), "data"), array(mesh, (8, 4), "data", dtype=jnp.int32)
+    args = array(mesh, (8, 4, 64), "data"), pages, at
+    told = diagnosed(mesh, rows_summed, *args, out=P("data"), target=target)
+    better = diagnosed(mesh, own(mesh, product_summed, in_specs=P("data"), out_specs=P("data")), *args, target=target)
+    assert (only(told).kind, kinds(better)) == ("summed_before_product", [])
+    assert wasted(only(told)) == sent(told) - sent(better) > 6 * sent(better)
+    assert scaled(better.ledger.flops - told.ledger.flops, "FLOP") + " more" in only(told).sentence
+
+
+@pytest.mark.parametrize("target", ON)
+def test_a_mean_of_rows_that_are_then_multiplied_is_taken_of_the_product_for_what_is_said(target):
+    mesh = mesh_of(target)
+
+    def before(query_HD, rows_TD):
+        return query_HD @ jax.lax.pmean(rows_TD, "data").T
+
+    def after(query_HD, rows_TD):
+        return jax.lax.pmean(query_HD @ rows_TD.T, "data")
+
+    args = array(mesh, (4, 64)), array(mesh, (4096, 64), "data")
+    split = {"in_specs": (P(), P("data")), "out_specs": P()}
+    told, better = (diagnosed(mesh, own(mesh, mean, **split), *args, target=target) for mean in (before, after))
+    assert (only(told).kind, kinds(better)) == ("summed_before_product", [])
+    assert wasted(only(told)) == sent(told) - sent(better) == 15 * sent(better)
+
+
+def test_a_sum_that_is_scaled_by_an_array_before_its_product_has_to_come_first():
+    mesh = cpu(data=8)
+
+    def scaled_rows(query_HD, rows_TD, scale_TD):
+        return query_HD @ (jax.lax.psum(rows_TD, "data") * jnp.tanh(scale_TD)).T
+
+    args = array(mesh, (4, 64)), array(mesh, (4096, 64), "data"), array(mesh, (512, 64))
+    function = own(mesh, scaled_rows, in_specs=(P(), P("data"), P()), out_specs=P())
+    assert kinds(diagnosed(mesh, function, *args)) == []
+
+
+def test_parts_of_a_sum_whose_product_is_as_large_are_scattered_first():
+    mesh = cpu(data=8)
+
+    def product(x_BD, w_DF):
+        return jax.lax.psum_scatter(x_BD, "data", tiled=True) @ w_DF
+
+    args = array(mesh, (512, 64), "data"), array(mesh, (64, 64))
+    function = own(mesh, product, in_specs=(P("data"), P()), out_specs=P("data"))
+    assert kinds(diagnosed(mesh, function, *args)) == []
 
 
 @pytest.mark.parametrize(
