@@ -24,9 +24,7 @@ COMMAND = "$ lab inspect {}:build --mesh fsdp=16,tensor=8 --target gpu:h100:16x8
 def rows(text: str) -> list[list[str]]:
     """The numbers of each row of a table: all up to the element type, which compilers of several versions agree on, not
     their order; and sentences."""
-    lines = [
-        re.split(r"  +", line) for line in text.splitlines() if re.search(r"all_|reduce_|^all |by their names", line)
-    ]
+    lines = [re.split(r"  +", line) for line in text.splitlines() if re.search(r"all_|reduce_|^all |by kind", line)]
     return sorted(line[:8] for line in lines)
 
 

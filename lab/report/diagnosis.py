@@ -9,7 +9,7 @@ from lab.core.ledger import Totals
 from lab.core.units import bytes_text, count, exact, listed, scaled, seconds_text, share_text
 from lab.diagnosis import KINDS, Diagnosis, Finding, Findings
 from lab.diagnosis.finding import SMALLEST_SHARE, Cost
-from lab.diagnosis.holding import MOMENTS
+from lab.diagnosis.holding import CACHE, MOMENTS
 from lab.report.origins import common_folder, folder_lines, short_diagnosis
 from lab.report.tables import is_combined, tables_text
 
@@ -28,9 +28,9 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
 def holding_lines(diagnosis: Diagnosis) -> list[str]:
     """State by kind, where there is any that a step keeps beside its parameters, and the largest temporaries."""
     state, held, lines = diagnosis.state, diagnosis.at_peak[:LARGEST], []
-    if MOMENTS in state:
+    if {MOMENTS, CACHE} & state.keys():
         kinds = ", ".join(f"{kind} {bytes_text(size)}" for kind, size in state.items())
-        lines.append(f"arguments by their names: {kinds}")
+        lines.append(f"arguments by kind: {kinds}")
     if held:
         each = (f"{bytes_text(b.bytes)} {' '.join(filter(None, (b.scope, b.origin))) or 'of no name'}" for b in held)
         memory = diagnosis.ledger.memory

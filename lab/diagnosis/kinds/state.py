@@ -68,8 +68,7 @@ def _state(program: Program) -> list[Argument]:
     return [
         argument
         for argument in program.arguments
-        if argument.number not in program.donors
-        and ("cache" in argument.name or kind_of[argument.number] not in others)
+        if argument.number not in program.donors and kind_of[argument.number] not in others
     ]
 
 

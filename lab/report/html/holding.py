@@ -20,7 +20,7 @@ def holding(diagnosis: Diagnosis) -> Markup:
     if state:
         sizes = list(state.values())
         columns = [Column("kind", list(state)), bars("bytes", list(map(bytes_text, sizes)), sizes)]
-        tables.append(table("Arguments, by what their names say", columns))
+        tables.append(table("Arguments by kind", columns))
     if held:
         sizes = [buffer.bytes for buffer in held]
         columns = [

@@ -2,13 +2,18 @@
 
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import pytest
+from jax.sharding import PartitionSpec as P
 
 from lab import diagnosis
 from lab.core.ledger import Memory
 from lab.diagnosis import holding
 from lab.hlo.buffers import LiveBuffer
 from lab.report.diagnosis import diagnosis_text
+from tests.cases.compiling import array, cpu
+from tests.lab.diagnosis.diagnosing import diagnosed
 from tests.lab.diagnosis.test_memory import GB, program
 
 NAMES = {
@@ -20,6 +25,7 @@ NAMES = {
     "w_up": "parameters",
     "batch['tokens']": "batch",
     "x": "batch",
+    "cache['k'][0]": "cache",
     "scale": "others",
 }
 
@@ -46,7 +52,50 @@ def test_kinds_add_up_the_largest_first_and_what_lies_on_the_host_is_no_part_of_
     assert list(holding.state(found).items()) == [("moments", 8192), ("parameters", 4096)]
     assert holding.state(program(step("mu", space=":S(5)"), "gpu:h100:1x8", None)) == {}
     text = diagnosis_text(diagnosis.of(found))
-    assert text.endswith("arguments by their names: moments 8.192 kB, parameters 4.096 kB")
+    assert text.endswith("arguments by kind: moments 8.192 kB, parameters 4.096 kB")
+
+
+def decode(pages_LBSD, x_BD, at):
+    """Layers take what they have of the tokens before one by one, and write the new token's part."""
+
+    def layer(x_BD, pages_BSD):
+        pages_BSD = jax.lax.dynamic_update_slice(pages_BSD, x_BD[:, None], (0, at, 0))
+        return x_BD + pages_BSD.sum(1), pages_BSD
+
+    return jax.lax.scan(layer, x_BD, pages_LBSD)[::-1]
+
+
+def carried(pages_LBSD, x_BD, at):
+    """All layers of it are carried through the loop."""
+
+    def layer(carry, number):
+        x_BD, pages_LBSD = carry
+        pages_LBSD = jax.lax.dynamic_update_slice(pages_LBSD, x_BD[None, :, None], (number, 0, at, 0))
+        return (x_BD + pages_LBSD[number].sum(1), pages_LBSD), None
+
+    return jax.lax.scan(layer, (x_BD, pages_LBSD), jnp.arange(4))[0][::-1]
+
+
+def paged(pages_LBSD, x_BD, at):
+    """Rows of a table of pages, by a scatter."""
+    return pages_LBSD.at[:, at, at].set(x_BD[0]), pages_LBSD.sum()
+
+
+def read_alone(pages_LBSD, x_BD, at):
+    return jax.lax.dynamic_update_slice(jnp.zeros_like(pages_LBSD), pages_LBSD[:1], (at, 0, 0, 0))
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("axis", ["B", "S"])
+@pytest.mark.parametrize(
+    ("function", "kind"), [(decode, "cache"), (carried, "cache"), (paged, "cache"), (read_alone, "others")]
+)
+def test_what_a_step_gives_back_written_in_part_is_a_cache(function, kind, axis):
+    mesh = cpu(data=8)
+    spec = [None, *("data" if dim == axis else None for dim in "BSD")]
+    args = array(mesh, (4, 8, 64, 16), *spec), array(mesh, (8, 16)), array(mesh, (), dtype=jnp.int32)
+    found = diagnosed(mesh, function, *args, out=(P(*spec), None) if function is not read_alone else P(*spec))
+    assert found.state[kind] == 4 * 64 * 16 * 4 + 4 * (kind == "others")
 
 
 def test_m_and_v_are_moments_beside_each_other_and_values_beside_queries_and_keys():

@@ -137,7 +137,7 @@ def test_a_page_says_what_fills_the_memory_and_what_goes_to_the_host():
     found = replace(ledger(), host_copies=HostCopies(2 * 10**9, 10**9))
     html = reports.inspection([Diagnosis(found, (), None, {"moments": 8 * 10**9, "parameters": 4 * 10**9}, (held,))])
     rows = tables(html)
-    assert rows["Arguments, by what their names say"][1:] == [["moments", "8 GB"], ["parameters", "4 GB"]]
+    assert rows["Arguments by kind"][1:] == [["moments", "8 GB"], ["parameters", "4 GB"]]
     assert rows["Largest temporaries at the peak"][1:] == [["3 GB", "mlp", "step.py:7"]]
     assert "Copied in a step: 2 GB to the host, 1 GB to the device." in html
 
