@@ -42,7 +42,8 @@ def diagnose(program: Any, *args: Any, mesh: Any = None, target: Any = None, pro
     Args:
       program, args, mesh, target: as for `inspect`.
       prove: try what findings advise where a program can make the change, in at most the time of the compile: each then
-        says what the changed program sends, computes and holds, and what does not pay is not advised.
+        says what the changed program sends, computes and holds, and what does not pay is not advised. It is compiled in
+        this process, which ends if XLA aborts (a C++ CHECK): `lab inspect` compiles in another and survives that.
     Raises:
       lab.meshes.errors.UsageError: as for `inspect`.
     """
