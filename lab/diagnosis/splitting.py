@@ -166,7 +166,7 @@ class _Followed:
         if i.opcode == "tuple":
             return tuple(used)
         if i.opcode == "get-tuple-element":
-            return _element(used[0], i.attribute("index"))
+            return _fitting(_element(used[0], i.attribute("index")), i)
         if i.opcode == "while":
             return self._loop(i, c, used[0])
         if i.opcode in CALLS:
@@ -300,6 +300,14 @@ def _element(value: Value, index: str | None) -> Value:
     if not isinstance(value, tuple):
         return value
     return value[int(index)] if index is not None and int(index) < len(value) else _joined(value)
+
+
+def _fitting(value: Value, element: Instruction) -> Value:
+    """Of what gives several values, a dim is that of one of them, which others may not have; a number has none."""
+    rank = len(found[0].dims) if (found := arrays(element.shape)) else 0
+    if isinstance(value, tuple) or value is _WHOLE or value < rank:
+        return value
+    return _ANYHOW if rank else _WHOLE
 
 
 def _letters(i: Instruction, c: Computation) -> list[list[str]] | None:
