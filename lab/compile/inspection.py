@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 from operator import mul
@@ -193,7 +193,7 @@ class _Compiled:
       given: what JAX knows of each argument, in their order.
       placed: the shardings of arguments, then of results; of arguments alone where only a dump is at hand.
       devices: how many it runs on.
-      offloaded: what policies of `jax.checkpoint` ask to be moved to the host.
+      offloaded: what policies of `jax.checkpoint` ask to be moved to the host, by name, with the line that names it.
       replicated: arguments that sharding constraints replicate.
       held: gives the temporaries of the fullest moment.
       traced: the closed jaxpr; None where it is not at hand.
@@ -206,7 +206,7 @@ class _Compiled:
     placed: tuple[Any, ...]
     devices: int
     platform: str | None
-    offloaded: tuple[str, ...] = ()
+    offloaded: Mapping[str, str | None] = field(default_factory=dict)
     replicated: tuple[str, ...] = ()
     held: Callable[[], tuple[LiveBuffer, ...]] = tuple
     traced: Any = None

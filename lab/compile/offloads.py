@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from inspect import getclosurevars, isfunction
@@ -11,9 +12,24 @@ _NAMES = "names_which_can_be_offloaded"
 _WORD = re.compile(r"(?<!^)(?=[A-Z])")
 
 
-def asked(jaxpr: Any) -> tuple[str, ...]:
-    """The names that policies of differentiated functions offload, or the policy's own where it goes by no names."""
-    return tuple(dict.fromkeys(name for policy in _policies(jaxpr) for name in _offloaded(policy)))
+def asked(jaxpr: Any) -> dict[str, str | None]:
+    """The names that policies of differentiated functions offload, or the policy's own where it goes by no names; each
+    with the line that gives a value that name, where there is one."""
+    names = dict.fromkeys(name for equation in _equations(jaxpr) for name in _of_equation(equation))
+    named = {e.params["name"]: _line(e) for e in _equations(jaxpr) if e.primitive.name == "name"} if names else {}
+    return {name: named.get(name) for name in names}
+
+
+def _line(equation: Any) -> str | None:
+    """The innermost outside of installed packages."""
+    traceback = equation.source_info.traceback
+    frames = (frame for frame in (traceback.frames if traceback else ()) if "-packages" not in frame.file_name)
+    here = f"{os.getcwd()}{os.sep}"
+    return next((f"{frame.file_name.removeprefix(here)}:{frame.line_num}" for frame in frames), None)
+
+
+def _of_equation(equation: Any) -> tuple[str, ...]:
+    return _offloaded(equation.params.get("policy")) if equation.params.get("differentiated") else ()
 
 
 def _offloaded(policy: Any) -> tuple[str, ...]:
@@ -26,12 +42,11 @@ def _offloaded(policy: Any) -> tuple[str, ...]:
     return tuple(sorted(named if named is not None else (made_by,)))
 
 
-def _policies(jaxpr: Any) -> Iterator[Any]:
+def _equations(jaxpr: Any) -> Iterator[Any]:
     for equation in jaxpr.eqns:
-        if equation.params.get("differentiated"):
-            yield equation.params.get("policy")
+        yield equation
         for value in equation.params.values():
             for one in value if isinstance(value, tuple | list) else (value,):
                 inner = getattr(one, "jaxpr", one)
                 if hasattr(inner, "eqns"):
-                    yield from _policies(inner)
+                    yield from _equations(inner)

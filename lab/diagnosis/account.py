@@ -54,7 +54,7 @@ class Account:
 
     Attributes:
       sent: by axes and link, also what stays as it is; () where advice is not about what is sent, and may change that.
-      at_most: what is known of the sides after, of bytes, FLOPs or memory, is no more than a bound.
+      at_most: bytes after, and what more or less is multiplied and held, are no more than bounds.
       per_iteration: bytes are those of one iteration of a loop, of which the text does not say how often it runs.
       flops: that one device multiplies more in a step; less where negative.
       memory: bytes that it holds more; less where negative.
@@ -68,7 +68,7 @@ class Account:
 
     @property
     def text(self) -> str:
-        """`458,752 B -> 0 B sent over data inside hosts, 131,072 B sent otherwise as before, 1.2 GFLOP more`."""
+        """`458,752 B -> 0 B sent over data inside hosts, 1.2 GFLOP more`; "" where nothing is known."""
         return ", ".join(self._parts())
 
     def _parts(self) -> Iterator[str]:
@@ -83,9 +83,9 @@ class Account:
             yield f"{exact(rest)} B sent{' otherwise' * bool(changed)} as before"
         for change, amount in ((self.flops, scaled(abs(self.flops), "FLOP")), (self.memory, _held(self.memory))):
             if change:
-                yield f"{most}{amount} more" if change > 0 else f"{amount} less"
-        if not self.sent:
-            yield "what it sends is not known"
+                yield f"{most}{amount} {'more' if change > 0 else 'less'}"
+        if not self.sent and (self.flops or self.memory):
+            yield "what it sends is not calculated"
 
     @classmethod
     def of(

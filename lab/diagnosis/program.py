@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import accumulate, chain
@@ -200,7 +200,8 @@ class Program:
       locate: gives where the devices stand; None but on TPUs.
       platform: what it was compiled for.
       held: gives the temporaries of the fullest moment, the largest first; none where no compiler is at hand.
-      offloaded: values that policies of `jax.checkpoint` ask to be moved to the host, by name.
+      offloaded: values that policies of `jax.checkpoint` ask to be moved to the host, by name, with the line that names
+        them.
       replicated: arguments that sharding constraints of the program replicate, by name; () where it was not traced.
       changes: results that are arguments, as they were placed and as they are; () of a text alone.
       attempt: compiles the program with changes; None where only its text is at hand.
@@ -216,7 +217,7 @@ class Program:
     remarks: tuple[Remark, ...] = ()
     locate: Callable[[], Wires | None] = lambda: None
     platform: str | None = None
-    offloaded: tuple[str, ...] = ()
+    offloaded: Mapping[str, str | None] = field(default_factory=dict)
     replicated: tuple[str, ...] = ()
     held: Callable[[], tuple[LiveBuffer, ...]] = tuple
     changes: tuple[Change, ...] = ()
@@ -556,13 +557,14 @@ class Program:
         accessed_bytes: int = 0,
         remedy: Remedy = (),
         value: str = "",
-        write: str = "",
+        write: str | None = None,
         **better: Any,
     ) -> Finding:
         """The line of its largest transfer, and what that moves, where no others are given.
 
         Args:
-          value: that the advice is about; write: the PartitionSpec to write for it, and where.
+          value: that the advice is about; write: the PartitionSpec to write for it, and where, which the remedy says
+            where that is None.
           better: other fields of a Finding that say what the advice comes to.
         """
         transfers = tuple(site.transfer for site in sites)
@@ -582,7 +584,7 @@ class Program:
             accessed_bytes=accessed_bytes,
             stack=stacks[0] if stacks else self._stacks.get(origin or "", ()),
             remedy=remedy,
-            edit=Edit(value, remedy_text(remedy) or write, origin) if value else None,
+            edit=Edit(value, remedy_text(remedy) if write is None else write, origin) if value else None,
             **better,
         )
 

@@ -190,7 +190,8 @@ def proof_text(finding: Finding) -> str:
         return ""
     if proof.not_tried is None:
         return f"tried: {proof.text}"
-    account = f"; by calculation {finding.account.text}" if finding.account else ""
+    told = finding.account.text if finding.account else ""
+    account = f"; by calculation {told}" if told else "; what it spares is not calculated"
     return f"not tried: {proof.not_tried}{account}"
 
 

@@ -61,7 +61,9 @@ def out_of_memory(program: Program) -> Iterator[Finding]:
         advice,
         memory_bytes=memory.peak - room.usable_bytes,
         remedy=(Donate(),),
+        origin=_first_use(program, largest_first[0].place) if largest_first else None,
         value=program.named(largest_first[0]) if largest_first else "",
+        write="",
     )
 
 
@@ -79,8 +81,9 @@ def offload_undone(program: Program) -> Iterator[Finding]:
             '(x = checkpoint_name(x, "...") in its first line); what it returns is saved by its caller, as by a scan, '
             "which the policy does not govern"
         )
+        line = next(filter(None, program.offloaded.values()), None)
         value = f"the values named {listed(program.offloaded)}"
-        yield program.finding("offload_undone", sentence, advice, value=value)
+        yield program.finding("offload_undone", sentence, advice, origin=line, value=value)
 
 
 def held_whole(program: Program) -> Iterator[Finding]:
@@ -282,15 +285,27 @@ def donation_unused(program: Program) -> Iterator[Finding]:
         reason = "no output has the same dtype and the same shape on a device"
         sentence = f"the donation of {_names(unused)} has no effect: {reason}, so that {exact(wasted)} B are held twice"
         advice = "give the output the sharding and dtype of the argument (out_shardings), or do not donate it"
+        other = _of_another_dtype(program, unused[0])
+        spared = sum((_of_another_dtype(program, a) or a.local).bytes for a in unused)
         yield program.finding(
             "donation_unused",
             sentence,
             advice,
             origin=_first_use(program, unused[0].place),
             memory_bytes=wasted,
-            remedy=(KeepDonated(),),
+            added_memory=wasted - spared,
+            remedy=() if other else (KeepDonated(),),
             value=program.named(unused[0]),
+            write=f"dtype {unused[0].local.dtype} of result {shape_text(other)}" if other else None,
         )
+
+
+def _of_another_dtype(program: Program, argument: Argument) -> Shape | None:
+    """The result that has its shape on a device, where none has its dtype."""
+    root = program.module.entry.root if program.module.entry else None
+    results, local = arrays(root.shape) if root else (), argument.local
+    is_elsewhere = any(one.dtype == local.dtype and one.elements >= local.elements for one in results)
+    return None if is_elsewhere else next((one for one in results if one.dims == local.dims), None)
 
 
 def _names(arguments: list[Argument]) -> str:

@@ -77,7 +77,7 @@ def gathered_for_slice(program: Program) -> Iterator[Finding]:
         )
         is_looped = bool(program.flow.loops(gather.place.computation))
         remedy = () if is_looped else (ThroughIndices(gather.op_name),)
-        write = program.in_specs(program.argument_behind(gather)) if is_looped else ""
+        write = program.in_specs(program.argument_behind(gather)) if is_looped else None
         needed = None if is_looped else _rows_alone(program, gather)
         yield program.finding(
             "gathered_for_slice", sentence, advice, *sites, needed_bytes=needed, remedy=remedy, write=write

@@ -186,7 +186,6 @@ def _instead_gathered(program: Program, body: Computation, sites: list[Site], of
             *sites,
             needed_bytes=gathered,
             added_flops=sum(more.values()),
-            added_memory=sum(shape.bytes for shape in carried) * (group - 1),
             value=program.named(start) if start else "",
             write=program.in_specs(start),
         )

@@ -178,7 +178,15 @@ def _summed_scattered(program: Program, site: Site, products: list[_Product]) ->
             "jax.lax.psum_scatter the product (attention over looked-up keys and values: scores and outputs)"
         )
         specs = program.in_specs(program.argument_behind(site))
-        yield program.finding("summed_before_product", sentence, advice, site, needed_bytes=then, write=specs)
+        yield program.finding(
+            "summed_before_product",
+            sentence,
+            advice,
+            site,
+            needed_bytes=then,
+            added_flops=sum(more.values()),
+            write=specs,
+        )
 
 
 def _named(products: list[_Product]) -> str:

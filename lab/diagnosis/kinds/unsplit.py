@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from lab.core.known import known
 from lab.core.ledger import Kind, wire_bytes
 from lab.core.units import part_text
 from lab.diagnosis.dims import followed
@@ -103,36 +102,33 @@ def _needed(program: Program, gather: Site) -> Fraction | None:
     """Nothing along a dim that the operation does not mix; else, in two stages, the best of each device, or in blocks
     their totals. None where that is not known."""
     dim, shape = gather.gathered
-    devices = gather.transfer.group_size or 1
+    devices, whole = gather.transfer.group_size or 1, gather.result
     often = 1 if gather.transfer.executions is None else gather.transfer.executions
+    if _name(gather).startswith("cum") and whole.dims[dim : dim + 1] > (
+        0,
+    ):  # Of another dim each device scans its own part.
+        return often * wire_bytes(Kind.ALL_GATHER, devices * whole.bytes // whole.dims[dim], devices)
+    if gather.primitive == "top_k":
+        best = _best(program, gather)
+        pairs = 0 if best is None else devices * (best.bytes + 4 * best.elements)
+        return often * wire_bytes(Kind.ALL_GATHER, pairs, devices) if pairs else None
     for use in program.uses(gather):
-        at = followed(dim, shape, use.path)
-        mixed = _mixed(use)
-        if at is None or mixed is None:
+        at, mixed = followed(dim, shape, use.path), _mixed(use)
+        if at is None or mixed is None or at in mixed:
             return None
-        if at in mixed and use.opcode == "reduce-window":
-            whole = operand_shapes(known(use.instruction), use.computation)[0]
-            return often * wire_bytes(Kind.ALL_GATHER, devices * whole.bytes // whole.dims[at], devices)
-        if at in mixed:
-            best = _best(program, gather)
-            pairs = 0 if best is None else devices * (best.bytes + 4 * best.elements)
-            return often * wire_bytes(Kind.ALL_GATHER, pairs, devices) if pairs else None
     return Fraction(0)
 
 
 def _mixed(use: Use) -> Sequence[int] | None:
     """The dims along which an operation works; None where that is not known."""
-    if use.instruction is None or use.number:
+    shapes = operand_shapes(use.instruction, use.computation) if use.instruction else ()
+    if use.instruction is None or use.number or not shapes:
         return None
-    i, rank = use.instruction, len(operand_shapes(use.instruction, use.computation)[0].dims)
+    i, rank = use.instruction, len(shapes[0].dims)
     if i.opcode == "fft":
         return range(rank - len(re.findall(r"\d+", i.braced("fft_length") or "")), rank)
     if i.opcode == "sort":
         return [int(dim) for dim in re.findall(r"\d+", i.braced("dimensions") or "")]
-    if i.opcode == "reduce-window" and (size := re.search(r"size=([\dx]+)", i.braced("window") or "")):
-        return [at for at, length in enumerate(size[1].split("x")) if length != "1"]
-    if i.opcode == "topk" or "TopK" in i.tail:
-        return [rank - 1]
     return range(rank - 2, rank) if i.opcode in ("cholesky", "triangular-solve") else None
 
 

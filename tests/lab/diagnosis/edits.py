@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from lab.diagnosis.examples import (
+    donation_unused,
     kept_whole,
     last_message_unused,
     permuted_by_gather,
@@ -114,6 +115,10 @@ def rows_of_other_devices() -> float:
     return float(np.sum(owner != np.arange(1024) // 128)) * 256 * 4 / 8
 
 
+def in_one_dtype(mesh: Mesh) -> Built:
+    return jax.jit(lambda state, gradient: state - gradient, donate_argnums=0), donation_unused.build(mesh)[1]
+
+
 EDITS: dict[str, Callable[[Mesh], Built]] = {
     "reduced_in_loop": reduced_once,
     "summed_apart": both_uses_summed_once,
@@ -123,4 +128,5 @@ EDITS: dict[str, Callable[[Mesh], Built]] = {
     "summed_across_calls": each_its_own_sum,
     "kept_whole": rematerialized,
     "moved_to_reshape": parts_of_their_own,
+    "donation_unused": in_one_dtype,
 }

@@ -4,21 +4,29 @@ edited program, written by hand, sends and computes."""
 import json
 from functools import cache
 
+import jax
+import jax.numpy as jnp
 import pytest
+from jax.sharding import PartitionSpec as P
 from markupsafe import escape
 
 from lab import diagnosis
+from lab.compile import inspection
 from lab.core import codec
 from lab.diagnosis.account import Edit, by_way
-from lab.diagnosis.proof import TAKES_AN_EDIT
+from lab.diagnosis.finding import Finding
+from lab.diagnosis.proof import TAKES_AN_EDIT, Measured, Trial, proven
+from lab.diagnosis.remedy import Donate, Sums
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.targets import parse_target
 from lab.report.diagnosis import edit_text, finding_text, proof_text
 from lab.report.html import reports
+from tests.cases.compiling import array, cpu
+from tests.lab.diagnosis.diagnosing import diagnosed, only
 from tests.lab.diagnosis.edits import EDITS, rows_of_other_devices
-from tests.lab.diagnosis.test_proof import example, read
+from tests.lab.diagnosis.test_proof import example, read, sums
 
 PARTS = {
     "permuted_by_gather": ("x f32[1024,256] P('data', None)", "in_specs P('data', None) of x in jax.shard_map", 16),
@@ -56,6 +64,8 @@ PARTS = {
         15,
     ),
     "kept_whole": ("ws[1] f32[256,256] P('fsdp', None) and ws[2] f32[256,256] P('fsdp', None)", "", 11),
+    "donation_unused": ("state f32[1024,64] P('data', None)", "dtype f32 of result bf16[128,64]", 10),
+    "offload_undone": ("the values named result", "", 21),
     "moved_to_reshape": (
         "the result of dot_general, made of w f32[256,512] P(None, 'tensor')",
         "P(None, None, 'tensor') of w, its parts along dim 1",
@@ -86,7 +96,9 @@ def test_advice_that_takes_an_edit_names_the_value_the_spec_and_the_line(kind):
     # Text, JSON and page agree.
     told = [edit_text(finding), proof_text(finding)]
     assert told[0] == f"edit: {finding.edit.text}" and all(each in finding_text(1, finding) for each in told)
-    assert told[1] == f"not tried: {TAKES_AN_EDIT}; by calculation {finding.account.text}"
+    account = finding.account.text
+    comes_to = f"by calculation {account}" if account else "what it spares is not calculated"
+    assert told[1] == f"not tried: {TAKES_AN_EDIT}; {comes_to}"
     page = reports.findings(found)
     assert all(f"{each[0].upper()}{escape(each[1:])}" in page for each in told)
     json_text = json.loads(codec.to_text(finding.json_object()))
@@ -97,14 +109,17 @@ def test_advice_that_takes_an_edit_names_the_value_the_spec_and_the_line(kind):
 @pytest.mark.parametrize("kind", EDITS)
 def test_what_is_calculated_for_an_edit_is_what_the_edited_program_sends_and_multiplies(kind):
     found, finding, mesh, place = untried(kind)
-    better = read(EDITS[kind](mesh), mesh, place).ledger
-    sent = {way: size for way, size in by_way(better.transfers).items() if size}
-    calculated = {(row.axes, row.link): row.after for row in finding.account.sent if row.after}
-    more = better.flops - found.ledger.flops if better.flops else 0
-    if finding.account.at_most:
-        assert all(0 < size <= calculated[way] for way, size in sent.items()) and 0 < more <= finding.account.flops
+    account, better = finding.account, read(EDITS[kind](mesh), mesh, place)
+    sent = {way: size for way, size in by_way(better.ledger.transfers).items() if size}
+    calculated = {(row.axes, row.link): row.after for row in account.sent if row.after}
+    (_, flops, memory), (_, more_flops, more_memory) = sums(found), sums(better)
+    if account.at_most:
+        assert all(0 < size <= calculated[way] for way, size in sent.items())
+        assert 0 < more_flops - flops <= account.flops and memory - more_memory <= -account.memory
     else:
-        assert (calculated, finding.account.flops) == (sent, more)
+        assert (calculated, account.flops) == (sent, (more_flops or 0) - (flops or 0))
+    if kind == "donation_unused":
+        assert account.memory == more_memory - memory
 
 
 @pytest.mark.compiles
@@ -117,3 +132,50 @@ def test_what_is_not_known_of_an_edit_is_a_bound():
     assert "917,504 B -> at most 131,072 B sent over data inside hosts" in proof_text(permuted)
     assert "7 B -> at most as much sent each time over data inside hosts" in proof_text(asked)
     assert [each.after for each in picked.account.sent] == [None] and picked.cost.at_most
+
+
+def test_findings_whose_remedy_saves_nothing_stand_behind_those_with_advice():
+    def finding(kind):
+        return Finding(kind, "It holds 10 B.", "give it up", memory_bytes=10, remedy=(Donate((kind,)),))
+
+    def attempt(remedy):
+        return Measured(Sums(memory=90 if remedy == (Donate(("saves",)),) else 100), {})
+
+    trial = Trial(Measured(Sums(memory=100), {}), 0.0, None)
+    first, last = proven([finding("in_vain"), finding("saves")], trial, attempt)
+    assert (first.kind, last.kind, last.is_in_vain) == ("saves", "in_vain", True)
+    assert last.advice.startswith("a change was tried, and saved nothing with this compiler: 1 argument donated: 100 B")
+    assert "try: " not in finding_text(2, last) and "try: give it up" in finding_text(1, first)
+
+
+def summed_by_blocks(x):
+    own = jnp.cumsum(x, axis=1)
+    totals = jax.lax.all_gather(own[:, -1], "data")
+    before = jnp.arange(len(totals)) < jax.lax.axis_index("data")
+    return own + jnp.sum(jnp.where(before[:, None], totals, 0), axis=0)[:, None]
+
+
+def best_of_the_best(x):
+    values, places = jax.lax.top_k(x, 4)
+    both = (values, places + jax.lax.axis_index("data") * x.shape[1])
+    values, places = (jax.lax.all_gather(each, "data", axis=1, tiled=True) for each in both)
+    best, at = jax.lax.top_k(values, 4)
+    return best, jnp.take_along_axis(places, at, axis=1)
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize(
+    ("operation", "better", "out"),
+    [
+        (lambda x: jnp.cumsum(x, axis=1), summed_by_blocks, P(None, "data")),
+        (lambda x: jax.lax.top_k(x, 4), best_of_the_best, P()),
+    ],
+    ids=["cumsum", "top_k"],
+)
+def test_along_a_split_dim_blocks_or_two_stages_send_what_is_calculated(operation, better, out):
+    mesh = cpu(data=8)
+    x = array(mesh, (4, 8192), None, "data")
+    account = only(diagnosed(mesh, operation, x, out=out)).account
+    mapped = jax.shard_map(better, mesh=mesh, in_specs=P(None, "data"), out_specs=out, check_vma=False)
+    sent = by_way(inspection.read_program(jax.jit(mapped), (x,), mesh, None, source="better").ledger.transfers)
+    assert {(row.axes, row.link): row.after for row in account.sent if row.after} == sent

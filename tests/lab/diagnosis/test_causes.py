@@ -72,6 +72,19 @@ def test_the_order_of_axes_that_is_advised_sends_over_the_network_what_was_said(
     assert kinds(right) == []
 
 
+@ahead_of_time_gpu
+@pytest.mark.compiles
+def test_where_only_one_axis_communicates_the_network_needs_0_bytes():
+    mesh = mesh_on(TWO_HOSTS, tensor=2, data=8)
+    args = array(mesh, (1024, 256), "data", "tensor"), array(mesh, (256, 64), "tensor")
+    finding = only(diagnosed(mesh, lambda x, w: x @ w, *args, out=P("data"), target=TWO_HOSTS))
+    assert finding.kind == "on_slow_link" and finding.sentence.endswith(
+        "with data outermost in the mesh it needs 0 B, and the rest goes over the fast link"
+    )
+    (row,) = (each for each in finding.account.sent if each.link == "network")
+    assert (row.axes, row.before, row.after) == ("tensor", 32_768, 0)
+
+
 @pytest.mark.compiles
 def test_a_lookup_whose_layout_changes_in_steps_names_no_axes_in_another_order():
     mesh = cpu(fsdp=4, tp=2)

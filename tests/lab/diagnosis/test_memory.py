@@ -72,7 +72,7 @@ def test_without_a_peak_or_a_chip_nothing_is_said_of_room():
 
 def offloading(text: str, target: str, **memory: int) -> list[str]:
     planned = Memory(arguments=1, outputs=1, temporaries=1, aliased=0, peak=1, **memory)
-    asking = replace(program(text, target, planned), offloaded=("hidden", "residual"))
+    asking = replace(program(text, target, planned), offloaded={"hidden": None, "residual": None})
     return [f.sentence for f in diagnosis.of(asking).findings if f.kind == "offload_undone"]
 
 
