@@ -152,8 +152,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
 }
 GPU_KERNELS: Mapping[str, Mapping[str, Algorithm]] = {
     "all_reduce": {
-        "one_shot": Algorithm("all_reduce", one_kernel.all_reduce_one_shot, one_kernel.one_shot_cost, misfit=one_axis),
-        "two_shot": Algorithm("all_reduce", one_kernel.all_reduce_two_shot, builtin.all_reduce_cost, misfit=one_axis),
+        "two_shot": Algorithm("all_reduce", one_kernel.all_reduce, builtin.all_reduce_cost, misfit=one_axis),
     },
 }
 """Those that GPUs alone have: each is a kernel that reaches the others' memory, so that no ledger shows what it

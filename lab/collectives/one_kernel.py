@@ -4,9 +4,9 @@ apart.
 XLA gives a Pallas kernel the addresses of every device's arrays, and starts it once all devices have come this far;
 before it ends, each of its blocks of threads waits until the same block of every other device is done. It takes H100s
 or H200s of one process on one host, in the order of their ids, and neither NVSHMEM nor NVLink's multicast; it has no
-gradient. One shot and two shots are the names that TensorRT-LLM has for the two ways. No text shows what such a kernel
-sends. Start JAX with CUDA_MODULE_LOADING=EAGER, as `lab bench` does: a kernel must not wait for one that another GPU
-has yet to load.
+gradient. TensorRT-LLM names it two shots; one shot, where every device adds up everything for itself, is not here: it
+was seen not to end (docs/collectives.md). No text shows what such a kernel sends. Start JAX with
+CUDA_MODULE_LOADING=EAGER, as `lab bench` does: a kernel must not wait for one that another GPU has yet to load.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lab.collectives.cost import Cost, collective, rounds
 from lab.collectives.wires import Axis, Op, block_size
-from lab.core.ledger import Kind
-from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
 from lab.meshes.hardware import known_chip
 
@@ -34,57 +31,43 @@ BLOCKS = 8
 wait for one another."""
 GRID = "blocks"
 CHIPS = ("h100", "h200")
+JAX = (0, 11, 1)
+"""Before, XLA puts the addresses of the others' arrays into new memory at every run, but a CUDA graph of the program
+goes on reading the memory of its first."""
 DTYPES = ("float32", "float16", "bfloat16", "int32", "uint32")
 
 
-def all_reduce_one_shot(x: jax.Array, axis: Axis, op: Op) -> jax.Array:
-    """Every device adds up all arrays, in the order of ranks, so that results are equal to the bit."""
-    return _all_reduce(x, axis, op, shares=1)
-
-
-def one_shot_cost(axes: Axes, elements: int) -> Cost:
-    """One step of (P - 1) n: each device reads the others' arrays."""
-    return rounds(collective(Kind.ALL_GATHER, axes, axes.size * elements))
-
-
-def all_reduce_two_shot(x: jax.Array, axis: Axis, op: Op) -> jax.Array:
+def all_reduce(x: jax.Array, axis: Axis, op: Op) -> jax.Array:
     """Rank r adds up block r of all arrays, and writes it into all results: the bytes of a ring."""
-    return _all_reduce(x, axis, op, shares=jax.lax.axis_size(axis))
-
-
-def _all_reduce(x: jax.Array, axis: Axis, op: Op, shares: int) -> jax.Array:
     _check(x, axis, op)
-    if x.size == 0 or jax.lax.axis_size(axis) == 1:
+    ranks = jax.lax.axis_size(axis)
+    if x.size == 0 or ranks == 1:
         return x
     strip = THREADS * (WORD // x.dtype.itemsize)
-    tile = strip * _power_of_two(block_size(x.size, shares * strip), WORDS)
-    flat_N = jnp.pad(x.reshape(-1), (0, -x.size % (shares * tile)))
-    total_N = jax.lax.pcast(_summed(flat_N, axis, shares, tile), axis, to="varying")
+    tile = strip * _power_of_two(block_size(x.size, ranks * strip), WORDS)
+    flat_N = jnp.pad(x.reshape(-1), (0, -x.size % (ranks * tile)))
+    total_N = jax.lax.pcast(_summed(flat_N, axis, tile), axis, to="varying")
     return total_N[: x.size].reshape(x.shape)
 
 
-@partial(jax.jit, static_argnames=("axis", "shares", "tile"))
-def _summed(flat_N: jax.Array, axis: Axis, shares: int, tile: int) -> jax.Array:
-    """[N] to [N]; N is a multiple of `shares` tiles. Jitted, so that many calls in a program are written and compiled
-    once.
-
-    Args:
-      shares: into how many parts the devices divide the work; with one each does all of it, for itself.
-    """
+@partial(jax.jit, static_argnames=("axis", "tile"))
+def _summed(flat_N: jax.Array, axis: Axis, tile: int) -> jax.Array:
+    """[N] to [N]; N is a multiple of a tile for each rank. Jitted, so that many calls in a program are written and
+    compiled once."""
     # Here, since not every platform's jaxlib has what Pallas needs for GPUs.
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import mosaic_gpu as plgpu
 
-    ranks, share = range(jax.lax.axis_size(axis)), flat_N.size // shares
+    ranks, share = range(jax.lax.axis_size(axis)), flat_N.size // jax.lax.axis_size(axis)
     load = partial(
         plgpu.layout_cast, new_layout=plgpu.Layout.WG_STRIDED((tile,), vec_size=WORD // flat_N.dtype.itemsize)
     )
 
     def all_reduce(x_ref: Any, y_ref: Any, done: Any) -> None:
         rank = jax.lax.axis_index(axis)
-        start = rank * share if shares > 1 else 0
+        start = rank * share
         arrays = [plgpu.remote_ref(x_ref, other) for other in ranks]
-        results = [plgpu.remote_ref(y_ref, other) for other in ranks] if shares > 1 else [y_ref]
+        results = [plgpu.remote_ref(y_ref, other) for other in ranks]
 
         @plgpu.nd_loop((share // tile,), collective_axes=GRID)
         def _(loop: Any) -> None:
@@ -113,6 +96,11 @@ def _blocks(arrays: int) -> int:
 
 
 def _check(x: jax.Array, axis: Axis, op: Op) -> None:
+    if jax.default_backend() == "gpu" and jax.__version_info__ < JAX:
+        raise UsageError(
+            f"all_reduce in one kernel: found jax {jax.__version__}, expected {'.'.join(map(str, JAX))} or later; "
+            "update JAX, or name another algorithm"
+        )
     mesh = jax.sharding.get_abstract_mesh()
     if not is_on(mesh.abstract_device.device_kind):
         raise UsageError(

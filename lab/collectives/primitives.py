@@ -32,7 +32,7 @@ def all_reduce(x: Any, axis: Axis, algorithm: str | Algorithm = "ring", op: Op =
     Args:
       x: arrays of any shape; the result has the same.
       op: associative. "doubling" and "tree" keep the order of ranks and apply it to whole arrays; the others need it
-        elementwise and commutative as well, and "one_shot" and "two_shot", which only GPUs have, take jnp.add.
+        elementwise and commutative as well, and "two_shot", which only GPUs have, takes jnp.add.
     Raises:
       UsageError: the algorithm is unknown, or does not serve this axis or `op`.
     """

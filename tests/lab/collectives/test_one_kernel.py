@@ -1,5 +1,5 @@
-"""All-reduces in one GPU kernel: that they compile to it and to nothing else, that no ledger passes them over, and what
-they refuse."""
+"""The all-reduce in one GPU kernel: that it compiles to it and to nothing else, that no ledger passes it over, and what
+it refuses."""
 
 import os
 import re
@@ -26,7 +26,6 @@ from lab.meshes.targets import parse_target
 
 pytestmark = pytest.mark.compiles
 
-NAMES = tuple(GPU_KERNELS["all_reduce"])
 ahead_of_time = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only GPU plugin is not installed")
 FORBIDDEN = ("multimem", "multicast", "nvshmem", "symmetric_memory_parameters")
 
@@ -43,17 +42,16 @@ def lowered(name, axes, shape, dtype="float32", target=None):
 
 
 @ahead_of_time
-@pytest.mark.parametrize(("elements", "filled_up"), [(128, 128), (129, 256), (300, 512), (5120, 3 * 2048)])
-def test_128_threads_take_4_bytes_up_to_16_times_in_a_tile(elements, filled_up):
-    text = lowered("one_shot", Axes.parse("data=2"), (elements,)).as_text()
+@pytest.mark.parametrize(("elements", "filled_up"), [(1, 256), (256, 256), (257, 512), (600, 1024), (10240, 3 * 4096)])
+def test_128_threads_take_4_bytes_up_to_16_times_in_a_tile_of_each_rank(elements, filled_up):
+    text = lowered("two_shot", Axes.parse("data=2"), (elements,)).as_text()
     assert re.findall(r"call @_summed\(.*: \(tensor<(\d+)xf32>\)", text) == [str(filled_up)]
 
 
 @ahead_of_time
 @pytest.mark.parametrize("devices", [2, 4])
-@pytest.mark.parametrize("name", NAMES)
-def test_it_is_one_kernel_for_all_gpus_without_multicast(name, devices):
-    program = lowered(name, Axes.parse(f"data={devices}"), (1 << 16,))
+def test_it_is_one_kernel_for_all_gpus_without_multicast(devices):
+    program = lowered("two_shot", Axes.parse(f"data={devices}"), (1 << 16,))
     assert not [word for word in FORBIDDEN if word in program.as_text()]
     text = program.compile().as_text()
     assert text.count('custom_call_target="mosaic_gpu_v2"') == 1
@@ -74,12 +72,11 @@ def test_many_calls_are_one_kernel_in_a_program():
 
 
 @ahead_of_time
-@pytest.mark.parametrize("name", NAMES)
-def test_it_stands_in_a_loop_as_the_others_do(name):
+def test_it_stands_in_a_loop_as_the_others_do():
     axes, spec = Axes.parse("data=2"), PartitionSpec("data")
 
     def step(_, x):
-        return collectives.all_reduce(x, "data", algorithm=name)
+        return collectives.all_reduce(x, "data", algorithm="two_shot")
 
     run = jax.shard_map(
         lambda x: jax.lax.fori_loop(0, 3, step, x),
@@ -94,9 +91,8 @@ def test_it_stands_in_a_loop_as_the_others_do(name):
 @pytest.mark.parametrize(
     "dtype, shape", [("bfloat16", (77, 3)), ("int32", (1,)), ("float16", (5, 1000)), ("float32", (0, 4))]
 )
-@pytest.mark.parametrize("name", NAMES)
-def test_any_shape_comes_out_as_it_went_in(name, dtype, shape):
-    (result,) = jax.tree.leaves(lowered(name, Axes.parse("data=2"), shape, dtype).out_info)
+def test_any_shape_comes_out_as_it_went_in(dtype, shape):
+    (result,) = jax.tree.leaves(lowered("two_shot", Axes.parse("data=2"), shape, dtype).out_info)
     assert (result.shape, result.dtype) == ((2 * shape[0], *shape[1:]), dtype)
 
 
@@ -117,7 +113,7 @@ def test_a_chain_of_it_makes_no_copies_of_its_array():
 
 @ahead_of_time
 def test_a_ledger_says_that_it_does_not_know_what_the_kernel_sends():
-    ledger = hlo.read_text(lowered("one_shot", Axes.parse("data=2"), (1 << 16,)).compile().as_text())
+    ledger = hlo.read_text(lowered("two_shot", Axes.parse("data=2"), (1 << 16,)).compile().as_text())
     assert not ledger.is_complete and not ledger.transfers
     assert ledger.notes[0].startswith("1 kernel with access to other devices' memory: ")
 
@@ -149,7 +145,7 @@ def test_a_kernel_is_timed_where_it_is_named_and_can_run(monkeypatch):
     )
     for algorithms, target, said in (
         (["two_shot"], "cpu:4", "found 4 x cpu, over devices=4; expected attached H100s"),
-        (["ring", "one_shot"], "gpu:h200:1x4", "H200 to estimate for"),
+        (["ring", "two_shot"], "gpu:h200:1x4", "H200 to estimate for"),
     ):
         with pytest.raises(UsageError, match=said):
             bench(parse_target(target), None, (), algorithms, (1024,), "lab bench")
@@ -157,19 +153,30 @@ def test_a_kernel_is_timed_where_it_is_named_and_can_run(monkeypatch):
 
 def test_a_bench_of_gpus_has_them_and_one_of_cpus_has_not():
     one, two = Axes.parse("data=4"), Axes.parse("data=2,tensor=2")
-    assert [chain.algorithm for chain in chains(one, kernels=True) if chain.is_in_kernels] == list(NAMES)
+    assert [chain.algorithm for chain in chains(one, kernels=True) if chain.is_in_kernels] == ["two_shot"]
     assert not [
         chain for axes, kernels in ((one, False), (two, True)) for chain in chains(axes, kernels) if chain.is_in_kernels
     ]
 
 
-def test_one_shot_states_what_every_device_reads_and_two_shot_the_bytes_of_a_ring():
-    axes = Axes.parse("data=4")
-    stated = {name: collectives.cost("all_reduce", name, axes, 1000, 4) for name in NAMES}
-    assert {name: (cost.steps, cost.bytes_sent) for name, cost in stated.items()} == {
-        "one_shot": (1, 12000),
-        "two_shot": (1, 6000),
-    }
+def test_it_states_the_bytes_of_a_ring_in_one_step():
+    cost = collectives.cost("all_reduce", "two_shot", Axes.parse("data=4"), 1000, 4)
+    assert (cost.steps, cost.bytes_sent) == (1, 6000)
+
+
+def test_one_shot_which_once_did_not_end_is_no_algorithm():
+    with pytest.raises(UsageError, match="one_shot"):
+        collectives.cost("all_reduce", "one_shot", Axes.parse("data=2"), 1000, 4)
+
+
+@ahead_of_time
+def test_on_gpus_a_jax_whose_graphs_read_addresses_of_old_runs_is_refused(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "__version_info__", (0, 11, 0))
+    with pytest.raises(UsageError, match="expected 0.11.1 or later"):
+        lowered("two_shot", Axes.parse("data=2"), (64,))
+    monkeypatch.setattr(jax, "__version_info__", (0, 11, 1))
+    assert "mosaic_gpu_v2" in lowered("two_shot", Axes.parse("data=2"), (64,)).as_text()
 
 
 @ahead_of_time
@@ -192,7 +199,7 @@ def test_a_mesh_with_axes_beside_its_own_is_refused():
     axes = Axes.parse("data=2,tensor=2")
     mesh, spec = make_mesh(parse_target("gpu:h200:1x4"), axes), PartitionSpec("tensor")
     call = jax.shard_map(
-        lambda x: collectives.all_reduce(x, "tensor", algorithm="one_shot"), mesh=mesh, in_specs=spec, out_specs=spec
+        lambda x: collectives.all_reduce(x, "tensor", algorithm="two_shot"), mesh=mesh, in_specs=spec, out_specs=spec
     )
     with pytest.raises(
         UsageError, match="found a mesh of data, tensor and 1 processes, expected a mesh of this axis alone"
@@ -201,10 +208,8 @@ def test_a_mesh_with_axes_beside_its_own_is_refused():
 
 
 ON_GPUS = """
-import sys
 import jax, numpy as np
 from lab import collectives
-from lab.collectives import ALGORITHMS, GPU_KERNELS
 mesh = jax.make_mesh((len(jax.devices()),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
 spec = jax.sharding.PartitionSpec("data")
 def reduced(numbers, algorithm):
@@ -214,9 +219,8 @@ def reduced(numbers, algorithm):
 for dtype in ("float32", "bfloat16", "int32"):
     for elements in (1, 1000, 1 << 20, 3000003):
         numbers = np.random.default_rng(0).integers(-30, 30, mesh.size * elements).astype(jax.numpy.dtype(dtype))
-        for name in sys.argv[1:]:
-            found, expected = reduced(numbers, name), reduced(numbers, "lax")
-            np.testing.assert_array_equal(found, expected, err_msg=f"{name} {dtype} {elements}")
+        found, expected = reduced(numbers, "two_shot"), reduced(numbers, "lax")
+        np.testing.assert_array_equal(found, expected, err_msg=f"{dtype} {elements}")
 print("equal")
 """
 
@@ -229,7 +233,7 @@ def test_on_gpus_it_is_the_sum():
         if name not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES", "JAX_PLATFORMS", "CUDA_ROOT")
     }
     run = subprocess.run(
-        [sys.executable, "-c", ON_GPUS, *NAMES],
+        [sys.executable, "-c", ON_GPUS],
         env=environment | {"CUDA_MODULE_LOADING": "EAGER"},
         capture_output=True,
         text=True,

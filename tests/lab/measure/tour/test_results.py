@@ -40,6 +40,7 @@ LOSSES = {count: {t["experiment"]: t for t in tour["losses"]} for count, tour in
 (AGAIN,) = record("run_4xh200_ch18_training")["results"]
 QUESTIONS = {answer["experiment"]: answer for answer in record("run_2xh200_questions")["results"]}
 ONE_KERNEL = (ROOT / "results" / "one_kernel_2of4h200_jax0.11.2.txt").read_text()
+TWO_SHOT = (ROOT / "results" / "one_kernel_2xh200_jax0.11.2.txt").read_text()
 BENCHES = {
     "2 GPUs:": TIMED[2]["collectives"],
     "4 GPUs:": TIMED[4]["collectives"],
@@ -965,6 +966,23 @@ def test_one_kernel_at_1_gib_and_in_a_loop():
     }
     assert "`one_shot` is at {}, {} and {} at".format(*looped["one_shot"]) in told(PAGE)
     assert "`two_shot` at {}, {} and {}.".format(*looped["two_shot"]) in told(PAGE)
+
+
+def test_two_shot_is_faster_than_psum_and_nccl_in_a_graph_from_4_mib_on():
+    text = COLLECTIVES.split("## An all-reduce in one kernel")[1]
+    timed = re.findall(r"^ *(\d+) +(two_shot|lax) +([\d.]+) +\d+ +[\d.]+ +(\d+) right$", TWO_SHOT, re.MULTILINE)
+    us = {(name, int(size)): float(value) for size, name, value, _ in timed}
+    graph = re.findall(r"([\d.]+) MiB, \d+ calls: eager [\d.]+ us, graph ([\d.]+) us", TWO_SHOT)
+    us |= {("graph", round(float(size) * MIB)): float(value) for size, value in graph}
+    sizes = [size for name, size in us if name == "graph"]
+    told_us = {cells[0]: cells[1:] for cells in rows(text)}
+    for words, name in (("`two_shot`", "two_shot"), ("`lax.psum`", "lax"), ("NCCL in a CUDA graph", "graph")):
+        assert told_us[words] == [f"{us[name, size]:,.1f}" for size in sizes]
+    gains = [us["lax", size] / us["two_shot", size] for size in sizes]
+    assert told_us["`lax.psum` / `two_shot`"] == [f"{gain:.2f}" for gain in gains]
+    for size, gain in zip(sizes, gains, strict=True):
+        assert (gain > 1) == (size >= 4 * MIB) and (us["two_shot", size] < us["graph", size] or size < MIB)
+    assert {int(calls) for *_, calls in timed} == {3720, 3030, 254} and "WRONG" not in TWO_SHOT
 
 
 def test_the_commands_are_those_of_the_records():
