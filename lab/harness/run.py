@@ -169,6 +169,12 @@ def _compiled(
     return compiled_step(experiment, style, parameters, mesh)
 
 
+def program_of(experiment: Experiment, style: str, parameters: Any, target: Target, axes: Axes) -> Program:
+    """A registered experiment's step, compiled for a target; see `_compiled`."""
+    mesh = make_mesh(target, axes)
+    return _program(_compiled(experiment, style, parameters, target, axes, mesh), mesh, axes, target, experiment.name)
+
+
 def compiled_step(experiment: Experiment, style: str, parameters: Any, mesh: Mesh) -> jax.stages.Compiled:
     return lower(experiment.build, style, parameters, mesh).compile()
 

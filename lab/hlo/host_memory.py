@@ -42,7 +42,7 @@ def total(visits: Iterable[Visit], copies: dict[Instruction, HostCopy]) -> HostC
 
 def _copy(i: Instruction, where: Computation) -> HostCopy | None:
     if i.opcode == "copy-start":
-        ends = _LAID_OUT.findall(i.shape)[:2]
+        ends = laid_out(i.shape)[:2]
         is_host = [HOST in end for end in ends]
         return HostCopy(arrays(ends[0])[0].bytes, is_host[0]) if is_host in ([True, False], [False, True]) else None
     if not i.operands:
@@ -52,6 +52,11 @@ def _copy(i: Instruction, where: Computation) -> HostCopy | None:
         update = _type(i.operands[1], where)
         return HostCopy(arrays(update)[0].bytes, True) if result and HOST not in update else None
     return HostCopy(arrays(i.shape)[0].bytes, result) if result != source else None
+
+
+def laid_out(type_: str) -> list[str]:
+    """The arrays of a type, each with its layout."""
+    return [one for one in _LAID_OUT.findall(type_) if not one.startswith(("token[", "opaque["))]
 
 
 def _type(name: str, where: Computation) -> str:

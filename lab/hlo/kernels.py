@@ -4,14 +4,15 @@ what else takes their time, copies to and from the host, collectives, loops, bra
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from lab.hlo import calls, collectives
-from lab.hlo.flops import Work, operand_shapes, products
-from lab.hlo.host_memory import HostCopy, host_copies
+from lab.hlo.flops import Work, operand_shapes, operand_types, products
+from lab.hlo.host_memory import HostCopy, host_copies, laid_out
 from lab.hlo.loops import Scope
 from lab.hlo.multiplied import Product, product_of
 from lab.hlo.shapes import arrays
@@ -23,6 +24,7 @@ FREE = frozenset(
     async-done async-update""".split()
 )
 """Opcodes without a kernel of their own."""
+_SCRATCHPAD = "S(1)"
 SLICES = ("dynamic-slice", "slice", "gather")
 _KERNELS = ("fusion", "fusion-start", "custom-call", "custom-call-start")
 _FREE_CALLS = re.compile(
@@ -209,12 +211,12 @@ def _loop(i: Instruction, scope: Scope, work: _Work) -> Iterator[Step]:
 def _kernel(i: Instruction, scope: Scope, work: Mapping[Instruction, Work]) -> Kernel:
     operands, results = operand_shapes(i, scope.computation), arrays(i.shape)
     # The second result of a library's product is its workspace.
-    written = results[0].bytes if i.opcode == "custom-call" and results else sum(shape.bytes for shape in results)
-    moved, inside = sum(shape.bytes for shape in operands) + written, [(i, scope.computation)]
+    written = results[0].bytes if i.opcode == "custom-call" and results else in_memory(i.shape)
+    moved, inside = sum(map(in_memory, operand_types(i, scope.computation))) + written, [(i, scope.computation)]
     if i.opcode in ("fusion", "fusion-start") and (fused := scope.callee(i)):
-        moved = _read(fused.computation) + (
-            _written(fused.computation, root) if (root := fused.computation.root) else 0
-        )
+        moved = _read(fused)
+        if (root := fused.computation.root) is not None:
+            moved += _written(fused.computation, root, [_SCRATCHPAD in one for one in laid_out(i.shape)])
         inside = list(_all_inside(fused))
     elif i.opcode in SLICES:
         moved = 2 * written
@@ -247,7 +249,7 @@ def _does(i: Instruction, inside: list[Instruction], found_unknown: bool, flops:
     if found_unknown:
         return Does.UNKNOWN
     if flops:
-        return Does.CONVOLUTION if "convolution" in opcodes and not _is_plain_product(inside) else Does.PRODUCT
+        return Does.PRODUCT
     if i.attribute("kind") in (None, "kLoop") and any(_moves_last_dim(j) for j in inside):
         return Does.TRANSPOSE if i.opcode != "transpose" or i.attribute("kind") else Does.PASS
     return next((does for opcode, does in _BY_OPCODE.items() if opcode in opcodes), Does.PASS)
@@ -267,11 +269,6 @@ def _called(target: str, flops: int) -> Does:
     return Does.PASS if _PLAIN_CALLS.match(target) else Does.UNKNOWN
 
 
-def _is_plain_product(inside: list[Instruction]) -> bool:
-    """TPUs write products as convolutions without a window."""
-    return all("window={size=" not in j.tail for j in inside if j.opcode == "convolution")
-
-
 def _all_inside(scope: Scope) -> Iterator[tuple[Instruction, Computation]]:
     """The instructions of a fused computation, and of those fused into it."""
     for i in scope.computation.instructions:
@@ -285,16 +282,23 @@ def _moves_last_dim(i: Instruction) -> bool:
     return bool(dims) and dims[-1] != len(dims) - 1
 
 
-def _read(inside: Computation) -> int:
-    return sum(_read_of(i, inside) for i in inside.instructions if i.opcode == "parameter")
+def _read(inside: Scope) -> int:
+    return sum(_read_of(i, inside) for i in inside.computation.instructions if i.opcode == "parameter")
 
 
-def _read_of(parameter: Instruction, inside: Computation) -> int:
+def _read_of(parameter: Instruction, inside: Scope) -> int:
     """All of it, or what is sliced out of it; nothing of a stack that a slice is put into."""
-    whole, part = sum(shape.bytes for shape in arrays(parameter.shape)), 0
-    for user, via in _users(parameter, inside):
+    whole, part = in_memory(parameter.shape), 0
+    for user, via in _users(parameter, inside.computation):
         if user.opcode in SLICES and user.operands[0] == via.name:
             part += sum(shape.bytes for shape in arrays(user.shape))
+        elif user.opcode == "fusion" and (fused := inside.callee(user)):
+            numbers = [number for number, operand in enumerate(user.operands) if operand == via.name]
+            part += sum(
+                _read_of(fused.computation.by_name[name], fused)
+                for name, number in fused.computation.parameters.items()
+                if number in numbers
+            )
         elif user.opcode != "dynamic-update-slice" or user.operands[0] != via.name:
             return whole
     return min(part, whole)
@@ -308,11 +312,21 @@ def _users(i: Instruction, inside: Computation) -> Iterator[tuple[Instruction, I
             yield user, i
 
 
-def _written(inside: Computation, i: Instruction) -> int:
+def _written(inside: Computation, i: Instruction, in_scratchpad: Sequence[bool]) -> int:
+    """Args: in_scratchpad: whether each result is."""
+    if i.opcode == "tuple" and len(i.operands) == len(in_scratchpad):
+        results = [inside.by_name[operand] for operand in i.operands]
+        return sum(_written(inside, one, [near]) for one, near in zip(results, in_scratchpad, strict=True))
     if i.opcode == "bitcast" and i.operands[0] in inside.by_name:
-        return _written(inside, inside.by_name[i.operands[0]])
-    if i.opcode == "tuple":
-        return sum(_written(inside, inside.by_name[operand]) for operand in i.operands)
+        return _written(inside, inside.by_name[i.operands[0]], in_scratchpad)
+    if all(in_scratchpad):
+        return 0
     if i.opcode == "dynamic-update-slice":
         return sum(shape.bytes for shape in arrays(inside.by_name[i.operands[1]].shape))
     return sum(shape.bytes for shape in arrays(i.shape))
+
+
+@lru_cache(maxsize=1 << 14)
+def in_memory(type_: str) -> int:
+    """Bytes of a type that lie in a device's memory, not in a TPU's scratchpad."""
+    return sum(arrays(one)[0].bytes for one in laid_out(type_) if _SCRATCHPAD not in one)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from lab.hlo.flops import Work, operand_shapes
+from lab.hlo.shapes import arrays
 from lab.hlo.text import Computation, Instruction
 
 _NUMBERS = re.compile(r'"dot_dimension_numbers":(\{[^{}]*\})')
@@ -35,7 +36,7 @@ class Product:
 
 
 def product_of(i: Instruction, where: Computation, work: Work) -> Product | None:
-    """None of what is no product of two matrices, as a convolution with a window is."""
+    """None of what is no product of two matrices, as a library's convolution is."""
     operands = operand_shapes(i, where)
     if len(operands) < 2 or not work.flops:
         return None
@@ -47,13 +48,13 @@ def product_of(i: Instruction, where: Computation, work: Work) -> Product | None
             batch, k = prod(lhs.dims[dim] for dim in batch_dims), prod(lhs.dims[dim] for dim in contracted)
             sizes = (lhs.elements // max(1, batch * k), rhs.elements // max(1, batch * k))
             return Product(batch, *sizes, k, dtype)
-    if i.opcode == "convolution" and "window={size=" not in i.tail:
-        # As TPUs write products: [m, k] with [k, n].
-        labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", i.attributes)
-        if labels and "b" in labels[1] and len(lhs.dims) == len(labels[1]):
-            k = lhs.dims[labels[1].index("f")]
-            m = lhs.dims[labels[1].index("b")]
-            return Product(1, m, max(1, work.flops // (2 * m * k)), k, dtype)
+    labels = re.search(r"->(\w+)", i.attributes) if i.opcode == "convolution" else None
+    result = arrays(i.shape)
+    if labels and result and len(result[0].dims) == len(labels[1]):
+        # So TPUs write products, and run convolutions as one: of all positions with the taps of all channels.
+        n = result[0].dims[labels[1].index("f")]
+        m = result[0].elements // max(1, n)
+        return Product(1, m, n, max(1, work.flops // (2 * m * n)), dtype)
     return None
 
 

@@ -14,11 +14,10 @@ from lab.core import display
 from lab.core.known import known
 from lab.core.ledger import Kind, Ledger, Phase, Transfer
 from lab.diagnosis.program import Program
-from lab.hlo.kernels import Copy, Kernel, Step, steps_of
+from lab.hlo.kernels import Copy, Kernel, Step
 from lab.hlo.names import phase
-from lab.measure.rates.links import Links
-from lab.measure.rates.prices import Prices
-from lab.measure.rates.table import Basis, Priced, rates_of
+from lab.measure.rates.table import Basis, ChipRates, Priced, rates_of
+from lab.measure.schedule import Schedule
 from lab.measure.step_time import Event, Rates, Seconds, StepTime, seconds_of
 from lab.meshes.errors import UsageError
 from lab.meshes.hardware import Chip
@@ -247,22 +246,12 @@ def predicted(program: Program, by_trip: Sequence[Collection[int]] = ()) -> Pred
             f"found {'no target' if target is None else f'the target {target}'}, expected one with a chip, such as "
             "--target gpu:h100:2x8 or tpu:v5p:2x2x4: seconds are those of a chip"
         )
-    rates, reading = rates_of(target.chip), program.reading
-    prices = Prices(rates, Links.of(rates, reading, target))
-    return of_steps(
-        steps_of(program.module), program.ledger, prices, target.hardware, reading.reader.differentiated, by_trip
-    )
+    return of_schedule(Schedule.of(program, target, by_trip), rates_of(target.chip), target.hardware)
 
 
-def of_steps(
-    found: Sequence[Step],
-    ledger: Ledger,
-    prices: Rates,
-    chip: Chip,
-    differentiated: bool,
-    by_trip: Sequence[Collection[int]] = (),
-) -> Prediction:
+def of_schedule(schedule: Schedule, rates: ChipRates, chip: Chip) -> Prediction:
     """The same of a schedule that is at hand."""
+    found, ledger, by_trip, prices = schedule.steps, schedule.ledger, schedule.by_trip, schedule.prices(rates)
     seconds = seconds_of(found, ledger, prices, by_trip)
     parts = tuple(_parts(seconds, ledger, prices))
     half = sqrt(sum((part.spread * part.seconds) ** 2 for part in parts))
@@ -278,7 +267,7 @@ def of_steps(
         parts,
         tuple(_by_axes(found, ledger, prices, seconds, by_trip)),
         _transfers(ledger, prices, seconds),
-        tuple(_phases(seconds, chip, differentiated)),
+        tuple(_phases(seconds, chip, schedule.differentiated)),
         events=seconds.events,
     )
 

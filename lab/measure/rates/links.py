@@ -66,19 +66,24 @@ class Links:
     """
 
     rates: ChipRates
-    reaches: Mapping[str | None, Reach]
+    reaches: Mapping[str, Reach]
     devices_per_chip: int = 1
 
     @classmethod
     def of(cls, rates: ChipRates, reading: Reading, target: Target | None = None) -> Links:
         """Those of a program that was read with its mesh and target."""
+        return cls(rates, cls.reaches_of(rates.chip, reading, target), chip(rates.chip).devices_per_chip)
+
+    @staticmethod
+    def reaches_of(of: str, reading: Reading, target: Target | None = None) -> dict[str, Reach]:
+        """How the largest group of each transfer lies, by its instruction."""
         placement = reading.reader.placement
         known = placement.devices
-        a_chip = chip(rates.chip) if known is not None and known.link_names == TPU_LINKS else None
+        a_chip = chip(of) if known is not None and known.link_names == TPU_LINKS else None
         torus = _torus(placement, target, a_chip) if a_chip else None
-        reaches: dict[str | None, Reach] = {}
+        reaches: dict[str, Reach] = {}
         for transfer, visit in zip(reading.ledger.transfers, reading.visits, strict=True):
-            if transfer.instruction in reaches:
+            if transfer.instruction is None or transfer.instruction in reaches:
                 continue
             try:
                 groups, are_pairs = reading.reader.members(visit.instruction)
@@ -87,7 +92,7 @@ class Links:
             rows = [row for row in groups.members if len(set(row)) > 1]
             if rows:
                 reaches[transfer.instruction] = _reach(rows, are_pairs, transfer, placement, torus)
-        return cls(rates, reaches, a_chip.devices_per_chip if a_chip else 1)
+        return reaches
 
     def priced(self, transfer: Transfer) -> Priced:
         """Nothing that no rate covers has a time."""
@@ -95,7 +100,7 @@ class Links:
         kind = _AS.get(transfer.kind, transfer.kind) if transfer.network_kind is None else transfer.network_kind
         if transfer.wire_bytes is None or transfer.link is None or transfer.group_size is None:
             return Priced(0.0, Basis.NOTHING, name)
-        reach = self.reaches.get(transfer.instruction) or Reach(transfer.group_size)
+        reach = self.reaches.get(transfer.instruction or "") or Reach(transfer.group_size)
         size = float(transfer.wire_bytes)
         timed = self._timed(transfer.link, kind)
         if timed:

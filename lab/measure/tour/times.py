@@ -214,16 +214,14 @@ def _predicted(
     setting: Setting, program: jax.stages.Compiled, mesh: Mesh, target: Target, rates: Rates
 ) -> dict[str, float]:
     ledger = inspect_program(program, (), mesh, target, source=str(setting))
-    return asdict(step_time(known(program.as_text()), ledger, rates, _by_trip(setting.shape, mesh)))
+    return asdict(step_time(known(program.as_text()), ledger, rates, branches_by_trip(setting.shape, mesh.shape)))
 
 
-def _by_trip(shape: DecoderShape, mesh: Mesh) -> list[set[int]]:
-    """What the stages of a pipeline do at each tick, as branches."""
-    return (
-        [set(jobs) for jobs in table_of(shape.order(mesh.shape[PIPE])).branches.tolist()]
-        if isinstance(shape, PipelineShape)
-        else []
-    )
+def branches_by_trip(shape: Any, axes: Mapping[str, int]) -> list[set[int]]:
+    """What the stages of a pipeline do at each tick, as branches; none of another step."""
+    if PIPE not in axes or not isinstance(shape, PipelineShape):
+        return []
+    return [set(jobs) for jobs in table_of(shape.order(axes[PIPE])).branches.tolist()]
 
 
 def _timed(
