@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 from lab.core.codec import from_json, to_json
 from lab.core.ledger import Ledger, Phase
 from lab.diagnosis.program import Program
-from lab.hlo.kernels import Choice, Collective, Copy, Kernel, Loop, Step, steps_of
+from lab.hlo.kernels import Choice, Collective, Copy, Does, Kernel, Loop, Step, steps_of
 from lab.hlo.names import phase
 from lab.measure.rates.links import Links, Reach
 from lab.measure.rates.prices import Prices
@@ -48,6 +49,11 @@ class Schedule:
             reading.reader.differentiated,
             tuple(tuple(sorted(taken)) for taken in by_trip),
         )
+
+    def with_fused_attention(self) -> Schedule:
+        """Loops over tiles of keys, in the scope `attention/core`, as one kernel each, such as libraries have: the same
+        products, without the scores' way through memory, and without those that a causal mask hides."""
+        return replace(self, steps=tuple(map(_fused, self.steps)))
 
     def prices(self, rates: ChipRates) -> Prices:
         return Prices(rates, Links(rates, {**self.reaches}, self.devices_per_chip))
@@ -110,6 +116,27 @@ class ScheduleJson:
 def schedule_from(found: object) -> Schedule:
     """Raises UsageError for what is none."""
     return from_json(ScheduleJson, found).schedule()
+
+
+CORE, CAUSAL = "attention/core", Fraction(1, 2)
+"""Of the FLOPs of all scores, those below the diagonal."""
+
+
+def _fused(step: Step) -> Step:
+    if not isinstance(step, Loop):
+        return step
+    kernels = [one for one in step.body if isinstance(one, Kernel)]
+    if any(one.flops for one in kernels) and all(CORE in one.op_name for one in kernels if one.op_name):
+        return _attention(kernels, step.trips or 0)
+    return replace(step, body=tuple(map(_fused, step.body)))
+
+
+def _attention(tile: Sequence[Kernel], trips: int) -> Kernel:
+    flops = int(CAUSAL * trips * sum(one.flops for one in tile))
+    name = max(tile, key=lambda one: one.flops)
+    is_backward = "transpose(" in name.op_name and "rematted_computation" not in name.op_name
+    does = Does.ATTENTION_BACKWARD if is_backward else Does.ATTENTION
+    return Kernel(f"{name.name}.fused", 0, flops, does=does, product=name.product, op_name=name.op_name)
 
 
 _TOLD = {Phase.FORWARD: "jvp()", Phase.BACKWARD: "transpose(jvp())", Phase.UPDATE: "update", None: ""}

@@ -9,6 +9,7 @@ from lab.core.ledger import Transfer
 from lab.hlo.kernels import Copy, Does, Kernel
 from lab.measure.rates.links import Links
 from lab.measure.rates.table import Basis, ChipRates, Priced, Work
+from lab.meshes.hardware import chip
 
 CYCLES_SPREAD = 0.1
 """Assumed: nobody says how far XLA's model is off. Of passes over memory it is twice as slow as the memory, so these
@@ -27,8 +28,8 @@ class Prices:
     links: Links
 
     def kernel(self, kernel: Kernel) -> Priced:
-        """The slower of what it computes and of its traffic; what no rate covers takes its traffic at least, and rests
-        on nothing."""
+        """The slower of what it computes and of its traffic; what no rate covers takes at least its traffic, and
+        its FLOPs at the data sheet's full rate, and rests on nothing."""
         passes = self._passes(kernel.bytes)
         if kernel.flops and kernel.cycles is not None and self.rates.clock_hz:
             return Priced(kernel.cycles / self.rates.clock_hz, Basis.ESTIMATED, "XLA's cycles", CYCLES_SPREAD)
@@ -36,7 +37,7 @@ class Prices:
             return passes
         work = self._work(kernel)
         if work is None:
-            return Priced(passes.seconds, Basis.NOTHING, _name(kernel))
+            return Priced(max(passes.seconds, kernel.flops / self._peak), Basis.NOTHING, _name(kernel))
         return max(work, passes, key=lambda one: one.seconds)
 
     def copy(self, copy: Copy) -> Priced:
@@ -77,6 +78,11 @@ class Prices:
 
     def _basis(self, source: str) -> Basis:
         return self.rates.sources[source].basis
+
+    @cached_property
+    def _peak(self) -> float:
+        known = chip(self.rates.chip)
+        return max(figure.value for figure in known.flops_per_s.values()) / known.devices_per_chip
 
     @cached_property
     def _by_kind(self) -> dict[tuple[Does, str], Work]:

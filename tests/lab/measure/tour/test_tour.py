@@ -181,13 +181,11 @@ def test_a_program_is_compared_with_what_other_processes_compile(monkeypatch):
 
 def test_a_pipeline_tells_which_branches_its_stages_take_at_each_tick():
     setting = times.Setting("ch16_pipeline", "explicit", "middle", "full")
-    taken = times._by_trip(setting.shape, SimpleNamespace(shape={"pipe": 2}))
+    taken = times.branches_by_trip(setting.shape, {"pipe": 2})
     assert (
         len(taken) == 18 and sum(2 in branches for branches in taken) == 16
     )  # Of 1F1B, of 8 micro-batches on 2 stages.
-    assert not times._by_trip(
-        times.Setting("ch20_zero3", "explicit", "middle", "full").shape, SimpleNamespace(shape={"fsdp": 2})
-    )
+    assert not times._by_trip(times.Setting("ch20_zero3", "explicit", "middle", "full").shape, {"fsdp": 2})
 
 
 def test_what_cannot_be_predicted_ahead_of_time_is_timed_all_the_same(monkeypatch):
