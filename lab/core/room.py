@@ -56,16 +56,16 @@ class Room:
         return RoomJson(self.chip, self.device_bytes, self.usable_bytes, self.fits(peak), self.fraction(peak))
 
     def sentence(self, peak: int) -> str:
-        """`it fits: the peak of 40.4 GB is 63.4 % of 63.77 GB: JAX takes by default 75 % of the chip's memory (NVIDIA
-        H100 SXM 80 GB, 85.02 GB)`."""
+        """`it fits: the peak of 40.4 GB is 63.4 % of 63.77 GB: by default JAX preallocates 75 % of the chip's memory
+        (NVIDIA H100 SXM 80 GB, 85.02 GB)`."""
         device = f"{bytes_text(self.device_bytes)} of {self.chip}"
         whole = f"the peak of {bytes_text(peak)} is {share_text(peak / self.device_bytes)} of the {device}"
         if self.default_share == 1:
             return f"{'it fits' if self.fits(peak) else 'it does not fit'}: {whole}"
         share = share_text(peak / self.usable_bytes)
         taken = (
-            f"{bytes_text(self.usable_bytes)}: JAX takes by default {share_text(self.default_share)} of the chip's "
-            f"memory ({self.chip}, {bytes_text(self.device_bytes)})"
+            f"{bytes_text(self.usable_bytes)}: by default JAX preallocates {share_text(self.default_share)} of the "
+            f"chip's memory ({self.chip}, {bytes_text(self.device_bytes)})"
         )
         if self.fits(peak):
             return f"it fits: the peak of {bytes_text(peak)} is {share} of {taken}"

@@ -80,7 +80,7 @@ class Account:
             yield f"{exact(one.before)} B -> {after} sent{each_time}{_along(one)}"
         rest = sum((one.before for one in self.sent if one not in changed), Fraction(0))
         if rest:
-            yield f"{exact(rest)} B sent{' otherwise' * bool(changed)} as before"
+            yield f"{'the other ' * bool(changed)}{exact(rest)} B sent as before"
         for change, amount in ((self.flops, scaled(abs(self.flops), "FLOP")), (self.memory, _held(self.memory))):
             if change:
                 yield f"{most}{amount} {'more' if change > 0 else 'less'}"

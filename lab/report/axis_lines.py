@@ -63,7 +63,11 @@ def _behind_products(transfers: Sequence[Transfer]) -> str:
     behind, whole = (
         float(Totals.of(some).wire_bytes) for some in ([t for t in transfers if t.is_over_products], transfers)
     )
-    return f", {share_text(behind / whole)} of it while products run" if behind else ", none of it while products run"
+    return (
+        f", {share_text(behind / whole)} of it overlaps matrix products"
+        if behind
+        else ", none of it overlaps matrix products"
+    )
 
 
 def _amount(kind: str, transfers: Sequence[Transfer]) -> str:

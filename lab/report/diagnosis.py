@@ -32,7 +32,7 @@ def holding_lines(diagnosis: Diagnosis) -> list[str]:
         kinds = ", ".join(f"{kind} {bytes_text(size)}" for kind, size in state.items())
         lines.append(f"arguments by kind: {kinds}")
     if held:
-        each = (f"{bytes_text(b.bytes)} {' '.join(filter(None, (b.scope, b.origin))) or 'of no name'}" for b in held)
+        each = (f"{bytes_text(b.bytes)} {' '.join(filter(None, (b.scope, b.origin))) or 'unnamed'}" for b in held)
         memory = diagnosis.ledger.memory
         where = ", in on-chip memory" * (memory is not None and memory.on_chip > 0)
         lines.append(f"largest temporaries at the peak{where}: {'; '.join(each)}")
@@ -98,7 +98,7 @@ def step_lines(diagnosis: Diagnosis) -> list[str]:
     least = "the least that" if step.is_least else "what"
     most = "" if step.is_least else ", if every branch runs"
     return [
-        f"shares of the step are of {seconds_text(step.least)}, {least} it takes at the full rates of {step.chip} "
+        f"percentages are of {seconds_text(step.least)}, {least} the step takes at the peak rates of {step.chip} "
         f"({step.busiest}){most}"
     ] * bool(step.least)
 

@@ -97,7 +97,7 @@ def facts(ledger: Ledger) -> list[str]:
         peak = peak_text(memory, is_tpu=(ledger.target or "").startswith(Platform.TPU))
         lines.append(
             f"memory of one device: arguments {bytes_text(memory.arguments)}, outputs {bytes_text(memory.outputs)}, "
-            f"of which {bytes_text(memory.aliased)} reuse donated arguments, temporaries "
+            f"of which {bytes_text(memory.aliased)} alias donated arguments, temporaries "
             f"{bytes_text(memory.temporaries)}{peak}"
         )
         if memory.is_on_host:

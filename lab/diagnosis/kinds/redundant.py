@@ -77,7 +77,7 @@ def _finding(
         f"{times(devices)} the work needed"
     )
     if plan is not None and plan.sent:
-        sentence += f"; split, each would send {exact(plan.sent)} B"
+        sentence += f"; split, each device would send at least {exact(plan.sent)} B"
     advice = f"shard a dim of an operand over {', '.join(axes)}, by in_shardings or jax.lax.with_sharding_constraint"
     remedy = _split(program, axes, [visit for visit, _ in products])
     added = {} if plan is None else {("+".join(axes), str(link_along(program, axes) or "")): plan.sent}

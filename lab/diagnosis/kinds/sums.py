@@ -62,9 +62,9 @@ def summed_into_sum(program: Program) -> Iterator[Finding]:
             uses = program.uses(site, _INTO_SUM)
             if uses and all(_is_summed_again_from_one(program, site, use) for use in uses):
                 sentence = (
-                    f"{shape_text(site.result)} is summed over {site.transfer.span}, and one device puts the sum into "
-                    f"what is summed over {site.transfer.span} next; each its own part put in there, each would send "
-                    f"{exact(sent([site]))} B less"
+                    f"{shape_text(site.result)} is all-reduced over {site.transfer.span}, and one device alone adds "
+                    f"the result to a value that is all-reduced over {site.transfer.span} next; added up on each "
+                    f"device before, one all-reduce would do, and each would send {exact(sent([site]))} B less"
                 )
                 advice = (
                     "compute both in one jax.shard_map, add them up there and end in one psum (the gradients of a "

@@ -97,7 +97,7 @@ def test_split_gives_one_transfer_an_operand_and_keeps_the_sum():
 def test_memory_and_notes_are_part_of_the_contract():
     row = Ledger((), memory=Memory(1, 2, 3, 4, None), notes=("cut",)).to_json()
     device = {"arguments": 1, "outputs": 2, "temporaries": 3, "aliased": 4, "peak": None, "padding": 0}
-    assert row["memory"] == device | {"host_arguments": 0, "host_outputs": 0, "host_temporaries": 0}
+    assert row["memory"] == device | {"host_arguments": 0, "host_outputs": 0, "host_temporaries": 0, "on_chip": 0}
     assert row["notes"] == ["cut"]
     assert row["schema"] == "sharding-lab/ledger/1"
 

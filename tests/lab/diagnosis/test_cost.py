@@ -126,7 +126,7 @@ def test_what_costs_much_of_the_steps_in_which_a_rare_branch_does_not_run_is_no_
 def test_remarks_stand_last_and_without_advice_in_the_text(lab, tmp_path):
     (tmp_path / "step.hlo").write_text(text().replace(f"f32[{SUMMED}]", "f32[65536]"))
     told = lab("inspect", "step.hlo", "--mesh", "data=2,tensor=4", "--target", GPU).out
-    assert told.startswith("step.hlo: 1 finding and 1 remark, worst first\nshares of the step are of 556 us, the least")
+    assert told.startswith("step.hlo: 1 finding and 1 remark, worst first\npercentages are of 556 us, the least")
     assert "\n1. computed_redundantly: " in told and "417 us: 75 % of the step\n   try: " in told
     (line,) = [line for line in told.splitlines() if line.startswith("remark: ")]
     assert line.startswith("remark: reduced_for_nothing: ") and line.endswith(" of the step)")
@@ -215,7 +215,7 @@ def test_of_an_exchange_over_two_hosts_of_four_four_of_seven_messages_leave_a_ho
 
 def test_a_page_says_what_is_wasted_and_lists_remarks_after_the_findings():
     page = reports.inspection([diagnosed(text().replace(f"f32[{SUMMED}]", "f32[65536]"))])
-    assert "1 finding and 1 remark" in page and "shares of the step are of 556 us, the least that it takes" in page
+    assert "1 finding and 1 remark" in page and "percentages are of 556 us, the least that the step takes" in page
     assert page.index("waste: 412.3 GFLOP of bf16, 417 us: 75 % of the step") < page.index(
         "Remark: reduced_for_nothing"
     )

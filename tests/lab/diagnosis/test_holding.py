@@ -115,7 +115,7 @@ def test_temporaries_of_the_fullest_moment_have_the_scope_and_the_line_of_what_m
         (3 * GB, "mlp", "step.py:7"),
         (2 * GB, "", None),
     ]
-    assert diagnosis_text(found).endswith("largest temporaries at the peak: 3 GB mlp step.py:7; 2 GB of no name")
+    assert diagnosis_text(found).endswith("largest temporaries at the peak: 3 GB mlp step.py:7; 2 GB unnamed")
     assert found.json_object().at_peak == found.at_peak
 
 

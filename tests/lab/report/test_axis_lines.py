@@ -93,6 +93,6 @@ def test_of_a_ring_of_16_over_two_hosts_an_eighth_leaves_a_host():
 
 def test_how_much_of_an_axis_a_schedule_can_hide_is_said_where_every_text_tells():
     hidden, blocking = replace(GATHER, is_over_products=True), replace(SCATTER, is_over_products=False)
-    assert lines(hidden, blocking)[0].endswith(": 100 % of the wire bytes, 33.3 % of it while products run")
-    assert lines(blocking)[0].endswith(": 100 % of the wire bytes, none of it while products run")
+    assert lines(hidden, blocking)[0].endswith(": 100 % of the wire bytes, 33.3 % of it overlaps matrix products")
+    assert lines(blocking)[0].endswith(": 100 % of the wire bytes, none of it overlaps matrix products")
     assert lines(hidden, SCATTER)[0].endswith(": 100 % of the wire bytes")

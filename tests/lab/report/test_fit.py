@@ -46,8 +46,8 @@ def test_a_step_that_fits_is_one_line_with_its_numbers():
     small = replace(ASKED, compiled=Compiled(20 * GB, verdict="exact"))
     text = fit_text(fitting(small))
     assert text == (
-        "ch24_3d explicit on gpu:h100:2x8, mesh data=16: it fits: the peak of 20 GB is 31.4 % of 63.75 GB: JAX takes by "
-        "default 75 % of the chip's memory (a card, 85 GB)"
+        "ch24_3d explicit on gpu:h100:2x8, mesh data=16: it fits: the peak of 20 GB is 31.4 % of 63.75 GB: by default JAX "
+        "preallocates 75 % of the chip's memory (a card, 85 GB)"
     )
 
 
@@ -74,7 +74,7 @@ def test_the_answer_comes_with_the_command_that_runs_it():
     assert "no offload of state: nothing moves" in text
     assert "1 cheaper combination not compiled: peaks of 80 GB by theory" in text
     assert text.endswith(
-        "\nwith remat=full, mesh fsdp=16 zero=0 it fits: the peak of 60 GB is 94.1 % of 63.75 GB: JAX takes by default 75 % "
+        "\nwith remat=full, mesh fsdp=16 zero=0 it fits: the peak of 60 GB is 94.1 % of 63.75 GB: by default JAX preallocates 75 % "
         "of the chip's memory (a card, 85 GB)\n  lab run ch24_3d --target gpu:h100:2x8 --style explicit --mesh fsdp=16 "
         "--set layers=4 --set zero=0 --set remat=full"
     )

@@ -43,7 +43,7 @@ def test_a_peak_of_151_gb_does_not_fit_an_h100_and_one_of_40_does():
         "it does not fit: the peak of 151.3 GB is 178 % of the 85.02 GB of NVIDIA H100 SXM 80 GB; take"
     )
     assert fits == (
-        "it fits: the peak of 40.4 GB is 63.4 % of 63.76 GB: JAX takes by default 75 % of the chip's memory "
+        "it fits: the peak of 40.4 GB is 63.4 % of 63.76 GB: by default JAX preallocates 75 % of the chip's memory "
         "(NVIDIA H100 SXM 80 GB, 85.02 GB)"
     )
 
@@ -52,7 +52,7 @@ def test_a_peak_between_three_quarters_and_all_of_a_gpu_fits_at_a_fraction_that_
     room = Room("a card", 100 * 10**9, 0.75)
     assert room.fits(75 * 10**9) and not room.fits(75 * 10**9 + 1)
     assert room.sentence(82_100_000_000) == (
-        "it does not fit: the peak of 82.1 GB is 109 % of 75 GB: JAX takes by default 75 % of the chip's memory "
+        "it does not fit: the peak of 82.1 GB is 109 % of 75 GB: by default JAX preallocates 75 % of the chip's memory "
         "(a card, 100 GB); it would with XLA_PYTHON_CLIENT_MEM_FRACTION=0.83, which leaves at most 17.9 GB to CUDA and NCCL"
     )
     assert room.sentence(99_100_000_000) == "it does not fit: the peak of 99.1 GB is 99.1 % of the 100 GB of a card"

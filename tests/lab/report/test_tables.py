@@ -108,7 +108,7 @@ def test_memory_flops_and_notes_follow_the_tables():
     text = ledger_text(ledger(REDUCE, flops=2_000_000, memory=Memory(1000, 2000, 3000, 500, None), notes=("cut",)))
     assert text.splitlines()[-3:] == [
         "matrix products: 2 MFLOP a step on each device",
-        "memory of one device: arguments 1 kB, outputs 2 kB, of which 500 B reuse donated arguments, temporaries 3 kB",
+        "memory of one device: arguments 1 kB, outputs 2 kB, of which 500 B alias donated arguments, temporaries 3 kB",
         "note: cut",
     ]
 
@@ -174,7 +174,7 @@ def test_memory_adds_up_to_its_peak_or_says_what_it_has_otherwise(target, figure
 
 def test_a_ledger_of_a_known_chip_says_whether_its_peak_fits():
     text = ledger_text(ledger(REDUCE, target="gpu:h100:2x8", memory=Memory(1, 1, 1, 1, 40_402_575_704)))
-    assert text.splitlines()[-1].startswith("it fits: the peak of 40.4 GB is 63.4 % of 63.76 GB: JAX takes")
+    assert text.splitlines()[-1].startswith("it fits: the peak of 40.4 GB is 63.4 % of 63.76 GB: by default JAX")
 
 
 def test_both_lines_of_an_origin_are_relative_and_transfers_of_other_callers_have_rows_of_their_own():
