@@ -30,7 +30,6 @@ from lab.meshes.targets import Target, parse_target
 from lab.zoo import published_run
 
 FOLDER = Path(__file__).parent / "records"
-PUBLISHED = "ch34_published"
 
 
 @click.command()
@@ -53,7 +52,7 @@ def _keep(record: Record) -> None:
 
 def _published(row: str) -> Record:
     run = published_run(row)
-    experiment = registry.experiment(PUBLISHED)
+    experiment = next(one for one in map(registry.load, registry.names()) if isinstance(one, Experiment) and one.place)
     parameters, target, axes = placed(PublishedShape.preset(row), None)
     schedule = _schedule(experiment, "explicit", parameters, target, axes)
     return record_of(
@@ -63,7 +62,7 @@ def _published(row: str) -> Record:
         known(run.step_s),
         schedule.with_fused_attention() if run.attention == "tiles" else schedule,
         source=run.source,
-        compiled=f"lab run {PUBLISHED} --set row={row}, jax {jax.__version__}",
+        compiled=f"lab run {experiment.name} --set row={row}, jax {jax.__version__}",
         differs=f"{run.differs}; attention to tiles of keys counts as one kernel, as theirs is"
         if run.attention == "tiles"
         else run.differs,

@@ -185,7 +185,7 @@ def test_a_pipeline_tells_which_branches_its_stages_take_at_each_tick():
     assert (
         len(taken) == 18 and sum(2 in branches for branches in taken) == 16
     )  # Of 1F1B, of 8 micro-batches on 2 stages.
-    assert not times._by_trip(times.Setting("ch20_zero3", "explicit", "middle", "full").shape, {"fsdp": 2})
+    assert not times.branches_by_trip(times.Setting("ch20_zero3", "explicit", "middle", "full").shape, {"fsdp": 2})
 
 
 def test_what_cannot_be_predicted_ahead_of_time_is_timed_all_the_same(monkeypatch):
