@@ -27,8 +27,8 @@ aligned to more."""
 WORDS = 16
 """Of a thread in a tile, at most."""
 BLOCKS = 8
-"""Of a multiprocessor, over the number of arrays that each adds up: all of them have to be at work at once, since they
-wait for one another."""
+"""Of a multiprocessor, over the number of arrays that each adds up: all of them have to be at work at once, beside a
+collective of NCCL too, since they wait for one another."""
 GRID = "blocks"
 CHIPS = ("h100", "h200")
 JAX = (0, 11, 1)

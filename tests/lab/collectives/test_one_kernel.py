@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from lab import collectives, hlo
-from lab.collectives import ALGORITHMS, GPU_KERNELS
+from lab.collectives import ALGORITHMS, GPU_KERNELS, one_kernel
 from lab.hlo.kernels import Kernel, steps
 from lab.measure.bench import programs, timing
 from lab.measure.bench.chains import Chain, chains
@@ -56,6 +56,20 @@ def test_it_is_one_kernel_for_all_gpus_without_multicast(devices):
     text = program.compile().as_text()
     assert text.count('custom_call_target="mosaic_gpu_v2"') == 1
     assert f'xla_replica_ids = "{",".join(map(str, range(devices)))}"' in text
+
+
+@ahead_of_time
+@pytest.mark.parametrize("devices", [2, 4, 8])
+def test_all_its_blocks_find_room_beside_a_collective_of_nccl(devices, monkeypatch, tmp_path):
+    monkeypatch.setenv("MOSAIC_GPU_DUMP_TO", str(tmp_path))
+    monkeypatch.setenv("MOSAIC_GPU_DUMP_PTXAS", "1")
+    lowered("two_shot", Axes.parse(f"data={devices}"), (4 << 20,)).compile()
+    (report,) = tmp_path.glob("*.ptxas")
+    (used,) = re.findall(r"Used (\d+) registers", report.read_text())
+    registers = -(-int(used) // 8) * 8
+    multiprocessors, registers_each, largest_of_nccl = 132, 1 << 16, 32
+    room = (multiprocessors - largest_of_nccl) * (registers_each // (registers * one_kernel.THREADS))
+    assert room >= multiprocessors * max(1, one_kernel.BLOCKS // devices)
 
 
 @ahead_of_time
