@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, log, log2
 
 import numpy as np
@@ -18,6 +18,7 @@ from lab.core.ledger import Kind, Transfer
 from lab.hlo.groups import UnreadGroups
 from lab.hlo.placement import Placement
 from lab.hlo.read import Reading
+from lab.hlo.ring_strategy import Rings, rings_of
 from lab.measure.rates.curves import Curve
 from lab.measure.rates.table import Algorithm, Basis, ChipRates, LinkRate, Priced, Way, Wire
 from lab.measure.rates.torus import Line, Torus, torus_of, torus_of_coords
@@ -46,6 +47,7 @@ class Reach:
       lines: of a torus, what it spans.
       on_chip: members that share a chip.
       hops: of a permute on a torus, along each direction, the most.
+      rings: of a collective on a torus, where its text tells.
     """
 
     devices: int
@@ -54,6 +56,7 @@ class Reach:
     lines: tuple[Line, ...] = ()
     on_chip: int = 1
     hops: tuple[int, ...] = ()
+    rings: Rings | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,9 @@ class Links:
                 continue
             rows = [row for row in groups.members if len(set(row)) > 1]
             if rows:
-                reaches[transfer.instruction] = _reach(rows, are_pairs, transfer, placement, torus)
+                reach = _reach(rows, are_pairs, transfer, placement, torus)
+                inside_out = (visit.instruction, *(site.instruction for site in reversed(visit.callers)))
+                reaches[transfer.instruction] = replace(reach, rings=rings_of(inside_out) if torus else None)
         return reaches
 
     def priced(self, transfer: Transfer) -> Priced:
@@ -229,11 +234,15 @@ def _on_torus(wire: Wire, kind: Kind, size: float, reach: Reach, devices_per_chi
     if not reach.lines and reach.on_chip > 1:
         return way.base_s + way.inside_s + size / (wire.on_chip_bytes_per_s or per_s)
     lines = reach.lines or (Line(reach.devices),)
-    hops_s = sum(line.hops for line in lines) * way.inside_s
+    hops = sum(line.hops for line in lines)
     if kind is Kind.ALL_TO_ALL:
         buffer = size * reach.devices / (reach.devices - 1)
         fullest = max(line.crossing for line in lines) * buffer * devices_per_chip
-        return way.base_s + hops_s + fullest / per_s
+        return way.base_s + hops * way.inside_s + fullest / per_s
     # What two devices of a chip both want comes over its links once.
     arriving = size * (reach.devices - reach.on_chip) / (reach.devices - 1) * devices_per_chip / reach.on_chip
-    return way.base_s + _REDUCING[kind] * hops_s + arriving / (per_s * sum(line.links for line in lines))
+    links = sum(line.links for line in lines)
+    if reach.rings:
+        links = min(links, reach.rings.links)
+        hops = max(hops, reach.devices // reach.on_chip // 2) if reach.rings.is_one else hops
+    return way.base_s + _REDUCING[kind] * hops * way.inside_s + arriving / (per_s * links)

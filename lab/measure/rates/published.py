@@ -84,7 +84,7 @@ SOURCES: Final = {
         Basis.DATA_SHEET,
         f"meshes/hardware.toml; How to Scale Your Model, chapters on TPUs and sharding; {_TPU_RECIPES}",
         "2026-08",
-        "rings along each direction of the torus that a group spans, at once, at 90 % of a link's rate and 1 us a hop. "
+        "as many links at once as the text and the torus say, at 90 % of a link's rate, and 1 us a hop. "
         "Measured: gathers on 2 x 2 of 7x take as long to 2 %, one of 33.5 MB on a line of four v5e 20 % longer, a sum "
         "of 606 MB on 16 x 16 of v6e 1.5 times as long",
     ),

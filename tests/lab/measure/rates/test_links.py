@@ -74,6 +74,28 @@ def test_a_gather_over_two_directions_uses_the_links_of_both():
     assert priced.seconds == pytest.approx(15 / 16 * N / 4e9)
 
 
+@pytest.mark.parametrize(
+    "config, links, hops",
+    [
+        ('"emitter":"1DAllGatherNonMajorDimImbalanced","debug":"group_size = 16"', 2, 8),
+        ('"emitter":"RotatedPincerEmitter","strategy":"StrategyND","debug":"StrategyND{colors:2 phases:2', 4, 4),
+        ('"emitter":"RotatedPincerEmitter","strategy":"UniDirectionNDRingStrategy","debug":"{colors:3 phases:2', 3, 4),
+        ('"emitter":"AllReduceScatterFusion","strategy":"StrategyRing","debug":"StrategyRing{colors:1 phases:1', 2, 8),
+    ],
+)
+def test_a_text_that_tells_its_rings_is_believed(config, links, hops):
+    """Two closed directions of four chips have four links, and two hops each to the farthest."""
+    target, axes = parse_target("tpu:v5p:4x4x4"), Axes.parse("a=4,b=16")
+    told = f'channel_id=1, backend_config={{"collective_algorithm_config":{{{config}"}}}}'
+    spelled = text(Kind.ALL_GATHER, axes.groups(("b",)), 64).replace("channel_id=1", told)
+    reading = read(spelled, axes=axes, target=target)
+    transfer = reading.ledger.transfers[0]
+    bytes_s = Links.of(rates(ring(1e9), chip="v5p"), reading, target).priced(transfer).seconds
+    assert bytes_s == pytest.approx(15 / 16 * N / (links * 1e9))
+    hops_s = Links.of(rates(ring(1e18, inside_s=1.0), chip="v5p"), reading, target).priced(transfer).seconds
+    assert hops_s == pytest.approx(hops)
+
+
 def test_gathers_that_lie_between_one_another_share_links():
     """An axis of 2 that takes every fourth chip of a line of 8: four groups pass over each link of the middle."""
     priced = on_slice("tpu:v5e:8x8", "a=2,b=4,c=8", ("a",), Kind.ALL_GATHER, ring(1e9))

@@ -7,6 +7,7 @@ import pytest
 from lab.core.codec import to_json
 from lab.core.ledger import Kind, Transfer
 from lab.hlo.multiplied import Product
+from lab.hlo.ring_strategy import Rings
 from lab.measure.rates import nccl, published, tpus, xla_tables
 from lab.measure.rates.curves import Curve
 from lab.measure.rates.links import Links, Reach, _between
@@ -119,6 +120,16 @@ def test_gathers_on_four_chips_of_7x_take_what_google_measured():
         sent = 2 * 3 * numbers * 4
         transfer = Transfer(Kind.ALL_GATHER, None, 4, 1, "f32", 4 * numbers * 4, instruction="g", link=LinkName.ICI)
         assert links.priced(transfer).seconds == pytest.approx(sent / (gigabytes_per_s * 1e9), rel=0.02)
+
+
+def test_a_sum_over_256_chips_of_v6e_takes_what_google_measured_within_the_spread():
+    """tpu-recipes, trillium/collectives: bf16[17408,17408] at 235.8 GB/s of wire bytes; the compiler says two colors."""
+    torus = (Line(16, is_ring=True), Line(16, is_ring=True))
+    links = Links(rates_of("v6e"), {"s": Reach(256, lines=torus, rings=Rings(4, is_one=False))})
+    transfer = Transfer(Kind.ALL_REDUCE, None, 256, 1, "bf16", 2 * 17408**2, instruction="s", link=LinkName.ICI)
+    priced = links.priced(transfer)
+    measured = float(transfer.wire_bytes) / 235.76e9
+    assert abs(priced.seconds / measured - 1) < priced.spread
 
 
 def test_square_products_of_7x_take_what_google_measured():

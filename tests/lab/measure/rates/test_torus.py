@@ -4,7 +4,9 @@ import pytest
 
 from lab.compile.inspection import devices_of
 from lab.core.known import known
+from lab.core.ledger import Kind
 from lab.hlo.read import read
+from lab.hlo.ring_strategy import Rings
 from lab.measure.rates.links import Links
 from lab.measure.rates.table import Basis, rates_of
 from lab.measure.rates.torus import Torus, rings, torus_of, torus_of_coords
@@ -72,3 +74,13 @@ def test_every_collective_of_a_kept_text_has_a_time_that_rests_on_something(name
         if transfer.group_size and transfer.group_size > 1:
             priced = links.priced(transfer)
             assert priced.seconds > 0 and priced.basis is not Basis.NOTHING, transfer
+
+
+def test_a_fused_scatter_of_a_kept_text_goes_in_one_ring():
+    program = PROGRAMS["fsdp.tpu"]
+    target = parse_target(program.target)
+    reading = read(kept.text("fsdp.tpu"), axes=program.axes, target=target)
+    reaches = Links.of(rates_of(known(target.chip)), reading, target).reaches
+    scatters = [one.instruction for one in reading.ledger.transfers if one.kind is Kind.REDUCE_SCATTER]
+    assert scatters
+    assert {reaches[name].rings for name in scatters} == {Rings(2, is_one=True)}
