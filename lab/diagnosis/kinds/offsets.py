@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
+from itertools import pairwise
 
 from lab.core.known import known
 from lab.core.ledger import Kind, Phase, wire_bytes
@@ -31,6 +32,8 @@ _READS, _UPDATES = (
 # way.
 _FAR_FEWER = 4
 _SMALLEST = 1024
+_ADDS_UP = frozenset({"add", "select", "collective-permute", "collective-permute-start"})
+_FARTHEST = 100
 
 
 def gathered_for_slice(program: Program) -> Iterator[Finding]:
@@ -95,21 +98,48 @@ def _rows_alone(program: Program, gather: Site) -> Fraction:
     return often * wire_bytes(Kind.ALL_REDUCE, each, gather.transfer.group_size or 1)
 
 
-def _summed_before(program: Program, gather: Site) -> Site | None:
+def _summed_before(program: Program, gather: Site) -> list[Site]:
     """The reduction whose parts are gathered again for a lookup's gradient to be added to them: of a table with two
-    uses, such as a tied one."""
+    uses, such as a tied one. The messages of a ring, where XLA sums so while it multiplies."""
     operand = program.moving(gather)
     if gather.phase != Phase.BACKWARD or not gather.primitive.startswith("scatter") or operand is None:
+        return []
+    back = {_name(place) for place in program.flow.back(*operand, through=frozenset({"dynamic-slice"}))}
+    scatters = [s for s in program.sites if s.kind == Kind.REDUCE_SCATTER and _name(s.place) in back]
+    if scatters:
+        return scatters[:1]
+    ring = _added_up(program, operand)
+    return [s for s in program.inserted if s.kind == Kind.COLLECTIVE_PERMUTE and _name(s.place) in ring]
+
+
+def _name(place: Place) -> tuple[str, str]:
+    return place.computation.name, place.instruction.name
+
+
+def _added_up(program: Program, place: Place) -> set[tuple[str, str]]:
+    """All that is added up to a value, through loops and messages."""
+    pending, seen = [place], set[tuple[str, str]]()
+    while pending and len(seen) < _FARTHEST:
+        way = list(program.flow.back(*pending.pop()))
+        pending += [body for element, loop in pairwise(way) if (body := _in_body(program, element, loop)) is not None]
+        if _name(way[-1]) not in seen:
+            seen.add(_name(way[-1]))
+            if way[-1].instruction.opcode in _ADDS_UP:
+                operands = [program.operand(way[-1], number) for number in range(len(way[-1].instruction.operands))]
+                pending += [operand for operand in operands if operand is not None]
+    return seen
+
+
+def _in_body(program: Program, element: Place, loop: Place) -> Place | None:
+    """What a loop's body makes of an element of its state."""
+    body = program.module.called(loop.computation, loop.instruction.attribute("body") or "")
+    index = element.instruction.attribute("index")
+    if loop.instruction.opcode != "while" or body is None or body.root is None or index is None or not index.isdigit():
         return None
-    back = {
-        (place.computation.name, place.instruction.name)
-        for place in program.flow.back(*operand, through=frozenset({"dynamic-slice"}))
-    }
-    sums = (site for site in program.sites if site.kind == "reduce_scatter")
-    return next((site for site in sums if (site.place.computation.name, site.place.instruction.name) in back), None)
+    return program.operand(Place(body.root, body), int(index))
 
 
-def _table_summed_twice(program: Program, gather: Site, summed: Site) -> Finding:
+def _table_summed_twice(program: Program, gather: Site, summed: list[Site]) -> Finding:
     sentence = (
         f"the gradient of one use of a table is summed over {gather.transfer.span} and gathered whole again, "
         f"{exact(gather.transfer.payload_bytes)} B, for that of a lookup to be added to its rows, and summed once more"
@@ -118,7 +148,7 @@ def _table_summed_twice(program: Program, gather: Site, summed: Site) -> Finding
         "sum them once: gather the table in jax.shard_map and differentiate it there for all its uses, "
         "so that each device adds them up before the one reduce_scatter"
     )
-    return program.finding("gathered_for_slice", sentence, advice, summed, gather, needed_bytes=Fraction(0))
+    return program.finding("gathered_for_slice", sentence, advice, *summed, gather, needed_bytes=Fraction(0))
 
 
 def _is_part(program: Program, site: Site) -> bool:

@@ -8,10 +8,11 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from lab.core.units import exact, scaled
-from tests.cases.compiling import ahead_of_time_gpu, array, cpu, mesh_on, pinned
+from tests.cases.compiling import ahead_of_time_gpu, ahead_of_time_tpu, array, cpu, mesh_on, pinned
 from tests.lab.diagnosis.diagnosing import diagnosed, kinds, only, wasted
 
 ON = [None, pytest.param("gpu:h100:1x8", marks=ahead_of_time_gpu)]
+WINDOW = "xla_jf_spmd_threshold_for_windowed_einsum_mib"
 pytestmark = pytest.mark.compiles
 
 
@@ -50,6 +51,32 @@ def test_the_gradients_of_a_tables_two_uses_are_summed_apart_and_once_where_they
     better = diagnosed(mesh, once, *args, target=target)
     assert (only(told).kind, kinds(better)) == ("summed_apart", [])
     assert wasted(told.findings[0]) == sent(told) - sent(better) == sent(better) > 0
+
+
+@pytest.mark.parametrize(
+    ("target", "summed_by", "ring"),
+    [
+        pytest.param("gpu:h100:1x8", "reduce_scatter", {}, marks=ahead_of_time_gpu),
+        pytest.param("tpu:v5e:2x4", "collective_permute", {WINDOW: "0"}, marks=ahead_of_time_tpu),
+    ],
+)
+def test_a_split_tables_gradient_that_is_summed_and_gathered_for_another_could_be_summed_once(target, summed_by, ring):
+    """XLA for TPUs also sums by permutes between the parts of a product."""
+    mesh, split, bf16 = mesh_on(target, data=8), P("data"), jnp.bfloat16
+    table_VD, target_BSV = (array(mesh, shape, "data", dtype=bf16) for shape in ((1024, 128), (64, 128, 1024)))
+    args = table_VD, array(mesh, (64, 128), "data", dtype=jnp.int32), target_BSV
+    told = diagnosed(mesh, tied, *args, out=split, target=target, compiler_options=ring)
+
+    def summed_once(part_VD, tokens_BS, target_BSV):
+        table_VD = jax.lax.all_gather(part_VD, "data", tiled=True)
+        lookup_VD, head_VD = jax.grad(tied_loss, argnums=(0, 1))(table_VD, table_VD, tokens_BS, target_BSV)
+        return jax.lax.psum_scatter(lookup_VD + head_VD, "data", tiled=True)
+
+    better = diagnosed(mesh, own(mesh, summed_once, in_specs=(split,) * 3, out_specs=split), *args, target=target)
+    apart, *twice = told.findings
+    assert (apart.kind, apart.transfers[0].kind) == ("gathered_for_slice", summed_by)
+    assert "the gradient of one use of a table is summed over data and gathered whole again" in apart.sentence
+    assert wasted(apart) + sum(map(wasted, twice)) == sent(told) - sent(better) > 0
 
 
 @ahead_of_time_gpu
