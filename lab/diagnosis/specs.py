@@ -71,10 +71,10 @@ def _from_tiles(found: re.Match[str], is_partly_replicated: bool, axes: Axes) ->
     tile_of = np.empty((axes.size, len(sizes)), int)
     tile_of[ids] = np.stack(np.unravel_index(np.arange(axes.size), sizes), -1)
     tile_of = tile_of[:, : len(sizes) - is_partly_replicated].reshape(*axes.sizes, -1)
-    return _split_by(tile_of, axes)
+    return split_by(tile_of, axes)
 
 
-def _split_by(tile_of: np.ndarray, axes: Axes) -> Dims:
+def split_by(tile_of: np.ndarray, axes: Axes) -> Dims:
     """From the tile of every mesh position to the axes of every dim, the one with the longest stride first."""
     split: list[list[tuple[int, str]]] = [[] for _ in range(tile_of.shape[-1])]
     for at, name in enumerate(axes.names):

@@ -176,7 +176,9 @@ def experts_gathered(program: Program) -> Iterator[Finding]:
             )
             groups, experts = spec_text(((axis,),)), spec_text(((), (axis,)))
             write = f"{groups} of the dispatched tokens [groups, experts, ..], then {experts}"
-            yield program.finding("experts_gathered", sentence, advice, *gathers, *sums, write=write)
+            weight = next(w for w in _experts(program) if axis in known(w.dims)[0])
+            value = f"the tokens of {program.named(weight)}"
+            yield program.finding("experts_gathered", sentence, advice, *gathers, *sums, value=value, write=write)
 
 
 def _is_of_tokens(program: Program, site: Site) -> bool:

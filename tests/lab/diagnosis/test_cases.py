@@ -42,6 +42,9 @@ def test_c01_between_clashing_tilings_a_is_rebuilt_whole_8_times_its_shard(on):
     )
     assert (found.origin, found.totals.wire_bytes) == (line(moved, 1), 114_688)
     assert "two steps" in found.advice
+    # Where each device cuts says the spec, also without a compiler's remark.
+    assert found.edit.write == "a constraint to P('y', 'x', None) before the one that is there"
+    assert {row.axes: row.after for row in found.account.sent if row.after} == {"x": 12_288, "y": 8_192}
 
 
 @pytest.mark.parametrize("fft", [lambda a: jnp.fft.fft(a, axis=1), jax.vmap(jnp.fft.fft)], ids=["axis", "vmap"])

@@ -21,7 +21,7 @@ from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.targets import parse_target
-from lab.report.diagnosis import proof_text
+from lab.report.diagnosis import edit_text, proof_text
 from lab.report.html import reports
 from tests.cases.compiling import ahead_of_time_gpu, ahead_of_time_tpu, array, cpu, mesh_on, pinned, tpu
 from tests.lab.diagnosis.cures import CURES, ORDERS, OTHERS, named
@@ -213,6 +213,9 @@ def test_what_cannot_be_tried_says_why(tmp_path):
     assert "give the function" in of_lowered.proof.not_tried
     assert "a compiled program cannot be changed" in of_compiled.proof.not_tried
     assert (of_text.proof.not_tried, untried.proof) == (A_TEXT, None)
+    # What nobody can try is told all the same, with the spec.
+    assert edit_text(of_text).endswith("in_shardings P('data', None) of x and out_shardings P('data') of result 0")
+    assert edit_text(of_lowered) == edit_text(of_text) and edit_text(untried) == ""
 
 
 def test_equations_inside_a_scan_of_a_jitted_layer_are_changed_where_they_stand():
