@@ -31,6 +31,7 @@ def described() -> tuple[Described, ...]:
     from lab.diagnosis.diagnosis import DiagnosisJson
     from lab.harness.fit.schemas import FitJson
     from lab.harness.schemas import RunJson
+    from lab.measure.accuracy import Accuracy
     from lab.measure.bench.record import BenchJson
     from lab.measure.prediction import PredictionJson
     from lab.measure.redistribution.table import TableJson
@@ -44,6 +45,7 @@ def described() -> tuple[Described, ...]:
     return (
         Described("ledger", DiagnosisJson, "lab inspect --json (of several programs, a list of them)"),
         Described("time", PredictionJson, "lab time --json (of several programs, a list of them)"),
+        Described("accuracy", Accuracy, "lab time --accuracy --json"),
         Described("diff", DifferenceJson, "lab diff --json"),
         Described("run", RunJson, "lab run --json, lab verify --json"),
         Described("fit", FitJson, "lab fit --json"),

@@ -12,15 +12,17 @@ from lab.cli.programs import Script, programs
 from lab.cli.progress import stages
 from lab.compile.other_process import other_process
 from lab.core.files import write_whole
+from lab.measure.accuracy import accuracy, records
 from lab.measure.prediction import predicted
 from lab.meshes.axes import TypedAxes
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target
-from lab.report.seconds import prediction_text
+from lab.report.seconds import accuracy_text, prediction_text
 from lab.report.trace import trace_text
 
 
 @click.command(cls=options.OfScripts)
-@click.argument("source", metavar="SOURCE", type=click.Path())
+@click.argument("source", metavar="[SOURCE]", required=False, type=click.Path())
 @options.typed_mesh
 @options.target(f"The chips whose rates count, and what to compile for: {options.TARGET_FORMS}.")
 @options.functions
@@ -31,17 +33,24 @@ from lab.report.trace import trace_text
     type=options.OUTPUT_FILE,
     help="Write the timeline as a trace, which https://ui.perfetto.dev opens.",
 )
+@click.option(
+    "--accuracy",
+    "of_records",
+    is_flag=True,
+    help="Instead of a program: predicted beside measured seconds of every step that was timed, here or by others.",
+)
 @options.html
 @options.as_json
 @click.pass_context
 def time(
     context: click.Context,
-    source: str,
+    source: str | None,
     mesh: TypedAxes | None,
     target: Target | None,
     functions: tuple[str, ...],
     calls: int,
     trace: Path | None,
+    of_records: bool,
     html: Path | None,
     as_json: bool,
 ) -> int:
@@ -52,6 +61,15 @@ def time(
 
     SOURCE is what lab inspect takes.
     """
+    if of_records == (source is not None):
+        raise UsageError("expected a SOURCE, as lab inspect takes it, or --accuracy alone")
+    if source is None:
+        found_accuracy = accuracy(records())
+        if as_json:
+            print_json(found_accuracy)
+        else:
+            print_text(accuracy_text(found_accuracy))
+        return 0
     script = Script(context.meta[options.ARGUMENTS], functions, calls)
     with stages() as stage, other_process(stage) as call:
         found = programs(source, mesh, target, stage, call, predicted, script)

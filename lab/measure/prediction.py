@@ -171,6 +171,7 @@ class SecondsJson:
     communication: float
     exposed: float
     slowed: float
+    copying: float
     low: float
     high: float
 

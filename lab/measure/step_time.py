@@ -88,12 +88,13 @@ class MeasuredRates(TourRates):
 
 @dataclass
 class StepTime:
-    """Seconds of a step: `total` is `products`, `memory`, `exposed` and `slowed` together.
+    """Seconds of a step: `total` is all but `communication` together.
 
     Attributes:
       communication: on the wire, hidden or not.
-      exposed: what kernels wait for, copies to and from the host among it.
+      exposed: of it, what kernels wait for.
       slowed: what they lose to communication beside them.
+      copying: what they wait for copies, to the host and back or into a scratchpad.
     """
 
     total: float = 0.0
@@ -102,6 +103,7 @@ class StepTime:
     communication: float = 0.0
     exposed: float = 0.0
     slowed: float = 0.0
+    copying: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ class Seconds:
 
     Attributes:
       by_rate: seconds that kernels ran and waited, by the rate that they rest on.
-      wires, exposed: seconds on the wire, and waited for, by instruction of a transfer or copy.
+      wires, exposed: seconds on the wire, and waited for, by instruction of a transfer.
       kernels, runs: seconds of each kernel, and how often it runs.
       events: in order; of loops the first trips.
     """
@@ -269,7 +271,7 @@ class _Run:
                 self.begin()
             if name not in self.ends:
                 raise UsageError(f"the text waits for {name}, which this computation does not start")
-            self.wait(self.ends.pop(name), name, self.wires[name])
+            self.wait(self.ends.pop(name), ("exposed", name), self.wires[name])
 
     def copy(self, copy: Copy) -> None:
         if copy.starts:
@@ -280,12 +282,12 @@ class _Run:
             self.events.append(Event("copies", copy.name, start, self.copier_is_free))
         if copy.awaits and copy.name in self.copies:
             end, priced = self.copies.pop(copy.name)
-            self.wait(end, copy.name, priced)
+            self.wait(end, ("copying", None), priced)
 
-    def wait(self, end: float, name: str, priced: Priced) -> None:
+    def wait(self, end: float, what: tuple[str, str | None], priced: Priced) -> None:
         exposed = max(0.0, end - self.now)
         self.now += exposed
-        self.spent["exposed", name] += exposed
+        self.spent[what] += exposed
         self.spent["by rate", replace(priced, seconds=0.0)] += exposed
 
     def repeat(self, loop: Loop) -> None:
@@ -360,6 +362,7 @@ class _Run:
                 sum(parts["wires"].values()),
                 sum(parts["exposed"].values()),
                 parts["slowed"].get(None, 0.0),
+                parts["copying"].get(None, 0.0),
             ),
             {key: spent for key, spent in parts["by rate"].items() if isinstance(key, Priced)},
             {str(key): spent for key, spent in parts["wires"].items()},

@@ -3,7 +3,11 @@ for."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import median
+
 from lab.core.units import count, seconds_text, share_text
+from lab.measure.accuracy import Accuracy, Row
 from lab.measure.prediction import DTYPE, FULL_COVERAGE, Part, Prediction
 from lab.measure.rates.table import Basis
 from lab.report.fitted import Column
@@ -38,6 +42,7 @@ def headlines(found: Prediction) -> list[str]:
         ("other kernels", time.memory),
         ("waiting for communication", time.exposed),
         ("kernels slowed by communication beside them", time.slowed),
+        ("waiting for copies", time.copying),
     ]
     told = ", ".join(f"{name} {seconds_text(spent)} ({share_text(spent / whole)})" for name, spent in shares if spent)
     sure = "" if found.is_known else "at least "
@@ -136,3 +141,42 @@ def _phases(found: Prediction) -> list[Column]:
         Column("FLOP a byte", tuple(f"{row.flops / row.bytes:,.0f}" if row.bytes else "" for row in rows), True),
         Column("at full rates", tuple(seconds_text(row.floor) for row in rows), is_number=True),
     ]
+
+
+def accuracy_text(found: Accuracy) -> str:
+    """Predicted beside measured, a row a step, then the medians."""
+    rows = found.rows
+    columns = [
+        Column("step", tuple(row.name for row in rows)),
+        Column("target", tuple(row.target for row in rows)),
+        Column("measured", tuple(seconds_text(row.measured_s) for row in rows), is_number=True),
+        Column("predicted", tuple(seconds_text(row.predicted_s) if row.predicted_s else "" for row in rows), True),
+        Column("off by", tuple(map(_off, rows)), is_number=True),
+        Column("calibrated", tuple(_percent(row.calibrated_error) for row in rows), is_number=True),
+        Column("what differs", tuple(row.refused or row.differs for row in rows)),
+    ]
+    return "\n\n".join([columns_text(columns), "\n".join(_medians(found))])
+
+
+def _medians(found: Accuracy) -> list[str]:
+    families = list(dict.fromkeys(row.family for row in found.rows))
+    lines = [_median(family, [row for row in found.rows if row.family == family]) for family in families]
+    if found.median_error is not None and found.worst_error is not None:
+        lines.append(f"all: off by {found.median_error:.1%} in the median, {found.worst_error:+.1%} at worst")
+    if found.median_calibrated is not None:
+        lines.append(f"calibrated by the first row of each family: {found.median_calibrated:.1%} in the median")
+    return lines
+
+
+def _median(family: str, rows: Sequence[Row]) -> str:
+    errors = [abs(row.error) for row in rows if row.error is not None and row.is_known]
+    told = f"off by {median(errors):.1%} in the median" if errors else "nothing that is known"
+    return f"{family}: {count(len(rows), 'step')}, {told}"
+
+
+def _off(row: Row) -> str:
+    return _percent(row.error) + ("" if row.is_known or row.error is None else ", at least")
+
+
+def _percent(error: float | None) -> str:
+    return "" if error is None else f"{error:+.1%}"
