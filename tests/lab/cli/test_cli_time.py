@@ -23,7 +23,14 @@ def test_a_text_has_a_time_on_the_chip_of_its_target(lab, step):
     answer = lab("time", step, *ON_H100)
     assert answer.status == 0, answer.err
     assert answer.out.startswith("step.hlo on gpu:h100:1x8 (NVIDIA H100 SXM 80 GB): ")
-    for part in ("MFU", "the time rests", "passes over memory", "all_gather by host", "step without it", "at full rates"):
+    for part in (
+        "MFU",
+        "the time rests",
+        "passes over memory",
+        "all_gather by host",
+        "step without it",
+        "at full rates",
+    ):
         assert part in answer.out
 
 
