@@ -124,7 +124,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "gathered_twice",
-        "one value gathered for each of its uses in the same pass",
+        "one value, or what is computed from it, gathered for each of its uses in the same pass",
         (repeated.gathered_twice,),
         costs="An all-gather of the same bytes for each use after the first.",
         cure="Constrain the value to a spec without the axis before its first use, and use the constrained one: the "

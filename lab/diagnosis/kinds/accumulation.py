@@ -10,6 +10,7 @@ from lab.core.known import known
 from lab.core.units import exact, part_text
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import SCALES, Flow, Place, Use, is_number_scale
+from lab.diagnosis.kinds.peeled import peeled
 from lab.diagnosis.program import Program, Site, largest, sent
 from lab.hlo.loops import Scope, trip_count
 from lab.hlo.text import Computation
@@ -45,9 +46,12 @@ def reduced_in_loop(program: Program) -> Iterator[Finding]:
 
 
 def _finding(program: Program, found: list[tuple[Site, _Sum]]) -> Finding:
-    sites, often_run = [site for site, _ in found], trips(program, found[0][1].body)
+    inside, body = [site for site, _ in found], found[0][1].body
+    beside, often_run = peeled(program, inside, body), trips(program, body)
     largest_of = {added.element: max(sent([s]) for s, other in found if other == added) for _, added in found}
     needed = sum(largest_of.values(), Fraction(0)) / often_run if often_run else None
+    sites = inside + beside
+    often_run = round(sent(sites) / needed) if beside and needed else often_run
     often = f"{often_run} times a step" if often_run else "in every iteration"
     less = f"would send {part_text(needed / sent(sites))} of the bytes" if needed else "would do"
     what = "gradients are" if program.is_differentiated else "a sum is"

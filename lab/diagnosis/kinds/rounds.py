@@ -37,21 +37,31 @@ def last_message_unused(program: Program) -> Iterator[Finding]:
             ways.setdefault((body.name, end), []).append(site)
             bodies[body.name] = body
     for (name, end), sites in ways.items():
-        often = trips(program, bodies[name]) or 0
-        now = sent(sites)
+        every, copies = _with_copies(program, sites)
+        often, now, once = copies * (trips(program, bodies[name]) or 0), sent(every), sent(sites)
+        needed = now - once * copies / often if often else now
         if often > 1 and now >= _SMALLEST:
             hand = "a permute hands" if len(sites) == 1 else f"{len(sites)} permutes hand"
             most = largest(sites)
             what = program.moved(most) if end == _LAST else _carried_on(program, most)
             sentence = (
                 f"{hand} {what} on in each of {often} iterations{end}: {often - 1} "
-                f"would do, and each device would send {exact(now - now / often)} B instead of {exact(now)}"
+                f"would do, and each device would send {exact(needed)} B instead of {exact(now)}"
             )
             advice = (
                 f"let the loop run {often - 1} times, and do after it, without the permute, what an iteration does "
                 "with the value"
             )
-            yield program.finding("last_message_unused", sentence, advice, *sites, needed_bytes=now - now / often)
+            yield program.finding("last_message_unused", sentence, advice, *every, needed_bytes=needed)
+
+
+def _with_copies(program: Program, sites: list[Site]) -> tuple[list[Site], int]:
+    """These and the permutes of the same names beside them, where a compiler has made one iteration of several; and of
+    how many."""
+    names = {(site.visit.computation.name, site.op_name) for site in sites}
+    every = [s for s in program.sites if s.kind == sites[0].kind and (s.visit.computation.name, s.op_name) in names]
+    copies, rest = divmod(len(every), len(sites))
+    return (sites, 1) if rest else (every, copies)
 
 
 def _needless_end(program: Program, site: Site) -> str:

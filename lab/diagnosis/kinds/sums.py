@@ -27,14 +27,14 @@ _FARTHEST = 300
 
 
 def summed_apart(program: Program) -> Iterator[Finding]:
-    """Several all-reduces over the same axes whose results are only added to each other: one of the sum would do.
+    """Several sums over the same axes whose results are only added to each other: one of the sum would do.
     Compilers for GPUs and TPUs join these by themselves wherever they see them; the CPU's does not try."""
     if program.platform == Platform.CPU:
         return
-    by_sum: dict[tuple[str, str, tuple[str, ...] | None], list[Site]] = {}
+    by_sum: dict[tuple[str, str, str, tuple[str, ...] | None], list[Site]] = {}
     for site in program.inserted:
-        if _is_sum(program, site) and (total := _total(program, site)) is not None:
-            key = total.computation.name, total.instruction.name, site.transfer.axes
+        if _adds_up(program, site) and (total := _total(program, site)) is not None:
+            key = total.computation.name, total.instruction.name, site.kind, site.transfer.axes
             by_sum.setdefault(key, []).append(site)
     for sites in by_sum.values():
         most = largest(sites)
@@ -126,8 +126,7 @@ def summed_before_product(program: Program) -> Iterator[Finding]:
     """A sum over devices whose result goes into products alone, which are fewer bytes: a product of parts is a part of
     the product, so that the products can be summed instead. Rows that are looked up in a split table, for instance."""
     for site in program.sites:
-        is_sum = site.kind in ("all_reduce", "reduce_scatter") and _adds(program, site.visit.instruction)
-        if is_sum and site.transfer.payload_bytes >= _SMALLEST:
+        if _adds_up(program, site) and site.transfer.payload_bytes >= _SMALLEST:
             uses = list(_linear_uses(program, program.uses(site)))
             own = own_slices(program.flow, uses)
             cut = [after for use in own for after in _linear_uses(program, _uses_of(program, use))]
@@ -206,9 +205,13 @@ def _uses_of(program: Program, use: Use) -> list[Use]:
     return program.flow.uses(known(use.instruction), use.computation)
 
 
+def _adds_up(program: Program, site: Site) -> bool:
+    return site.kind in ("all_reduce", "reduce_scatter") and _adds(program, site.visit.instruction)
+
+
 def _is_sum(program: Program, site: Site) -> bool:
     """An all-reduce that adds."""
-    return site.kind == "all_reduce" and _adds(program, site.visit.instruction)
+    return site.kind == "all_reduce" and _adds_up(program, site)
 
 
 def _products(program: Program, site: Site, uses: Iterable[Use], is_scattered: bool) -> list[_Product]:

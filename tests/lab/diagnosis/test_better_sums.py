@@ -324,6 +324,40 @@ def test_a_value_that_a_round_gathers_for_each_of_two_products_is_gathered_once_
     assert wasted(only(told)) == sent(told) - sent(better) == sent(better) > 0
 
 
+@pytest.mark.parametrize("target", ON)
+def test_a_value_and_its_sine_are_one_gather_where_the_sine_is_of_the_gathered_value(target):
+    mesh, columns = mesh_of(target), P(None, "data")
+
+    def both(is_pinned, a_RR):
+        whole_RR = pinned(mesh, a_RR) if is_pinned else a_RR
+        return whole_RR, jnp.sin(whole_RR) @ a_RR
+
+    a_RR = array(mesh, (256, 256), *columns)
+    told, better = (
+        diagnosed(mesh, jax.jit(partial(both, is_pinned)), a_RR, out=(P(), columns), target=target)
+        for is_pinned in (False, True)
+    )
+    assert (only(told).kind, kinds(better)) == ("gathered_twice", [])
+    assert wasted(only(told)) == sent(told) - sent(better) == sent(better) > 0
+
+
+@ahead_of_time_gpu
+@pytest.mark.parametrize(
+    "two",
+    [
+        lambda a, b: (jnp.sin(a).astype(jnp.bfloat16), jnp.cos(a).astype(jnp.bfloat16)),
+        lambda a, b: (a, jnp.sin(a) * b),
+    ],
+    ids=["as many bytes as the wide value", "another value in it"],
+)
+def test_what_takes_as_much_or_more_than_one_value_to_compute_is_gathered_by_itself(two):
+    target = "gpu:h100:1x8"
+    mesh = mesh_of(target)
+    args = [array(mesh, (256, 256), "data")] * 2
+    found = diagnosed(mesh, two, *args, out=(P(), P()), target=target)
+    assert sum(len(t.parts) or 1 for t in found.ledger.transfers) == 2 and kinds(found) == []
+
+
 def test_the_highest_of_each_column_and_where_it_is_are_two_values_to_gather():
     mesh = cpu(data=8)
 
@@ -414,6 +448,58 @@ def test_micro_batches_of_an_unrolled_loop_are_each_reduced_where_one_reduction_
     once = own(mesh, lambda w, x: jax.lax.psum(step(w, x), "data"), in_specs=(P(), P(None, "data")), out_specs=P())
     assert finding.kind == "reduced_in_loop"
     assert wasted(finding) == sent(told) - sent(diagnosed(mesh, once, *args, target=target))
+
+
+PIPELINED = {f"xla_gpu_enable_pipelined_{kind}": True for kind in ("all_gather", "all_reduce", "reduce_scatter")}
+DOUBLE = {"xla_gpu_enable_while_loop_double_buffering": True}
+UNROLLED = {"xla_gpu_enable_while_loop_unrolling": "WHILE_LOOP_UNROLLING_FULL_UNROLL"}
+FLAGS = {"pipelined": PIPELINED, "double": DOUBLE, "both": PIPELINED | DOUBLE, "unrolled": UNROLLED}
+
+
+@ahead_of_time_gpu
+@pytest.mark.parametrize("flags", FLAGS)
+def test_flags_that_take_iterations_out_of_a_loop_or_join_them_change_nothing_of_what_is_said(flags):
+    target = "gpu:h100:1x8"
+    mesh = mesh_of(target)
+
+    def step(w_DF, x_NBD):
+        def add(total_DF, x_BD):
+            return total_DF + jax.grad(lambda w_DF: jnp.sum(jnp.tanh(x_BD @ w_DF) ** 2))(w_DF), None
+
+        return jax.lax.scan(add, jnp.zeros_like(w_DF), x_NBD)[0]
+
+    args = array(mesh, (64, 128), "data"), array(mesh, (8, 64, 64), None, "data")
+    found = diagnosed(mesh, step, *args, out=P("data"), target=target, compiler_options=FLAGS[flags])
+    is_loop = flags != "unrolled"
+    expected = ["reduced_in_loop", "repeated_in_loop"] if is_loop else ["gathered_twice", "summed_apart"]
+    assert sorted(kinds(found)) == sorted(expected)
+    assert sum(map(wasted, found.findings)) == sent(found) * 7 / 8
+
+
+@ahead_of_time_gpu
+def test_a_ring_of_which_a_flag_joins_two_rounds_still_sends_one_message_of_8_too_many():
+    target = "gpu:h100:1x8"
+    mesh, split = mesh_of(target), {"in_specs": P("data"), "out_specs": P("data")}
+    args = array(mesh, (256, 32), "data"), array(mesh, (256, 32), "data")
+    joined = own(mesh, partial(ring, rounds=8, is_last_apart=False), **split)
+    found = diagnosed(mesh, joined, *args, target=target, compiler_options=DOUBLE)
+    assert len(found.ledger.transfers) == 2 and "each of 8 iterations" in only(found).sentence
+    assert wasted(only(found)) == sent(found) / 8
+
+
+@ahead_of_time_gpu
+@pytest.mark.parametrize("flags", ["both", "unrolled"])
+def test_layers_that_each_gather_weights_of_their_own_need_no_word_under_any_flag(flags):
+    target = "gpu:h100:1x8"
+    mesh = mesh_of(target)
+
+    def loss(w_LDD, x_BD):
+        return jnp.sum(jax.lax.scan(lambda x_BD, w_DD: (jnp.tanh(x_BD @ w_DD), None), x_BD, w_LDD)[0] ** 2)
+
+    args = array(mesh, (8, 128, 128), None, "data"), array(mesh, (64, 128), "data")
+    split = P(None, "data")
+    found = diagnosed(mesh, jax.grad(loss), *args, out=split, target=target, compiler_options=FLAGS[flags])
+    assert kinds(found) == []
 
 
 def test_the_condition_of_a_loop_that_devices_agree_on_is_told_and_one_that_each_has_is_not():
