@@ -14,7 +14,7 @@ from lab.diagnosis.program import Argument, Program
 from lab.diagnosis.remedy import Donate
 from lab.diagnosis.slices import ELEMENTWISE
 from lab.hlo.flops import operand_shapes
-from lab.hlo.shapes import arrays
+from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Instruction
 
 # Counters, keys and norms are nothing to save.
@@ -32,7 +32,10 @@ def not_donated(program: Program) -> Iterator[Finding]:
     A result is one's update where it is made of it entry by entry, outside of the passes of a gradient, or by writing a
     part of it. What the step also gives back as it is, or makes two results of, is kept on purpose.
     """
-    found = {argument.number: _updates(program, argument) for argument in _state(program)}
+    state = _state(program)
+    if not {argument.number for argument in state} - program.aliased:
+        return
+    found = {argument.number: _updates(program, argument) for argument in state}
     anew = {argument.number for argument, _ in _collected(program)}
     updates = {number: frozenset(use.number for use in uses) for number, uses in found.items()}
     matched = _matched(updates)
@@ -46,12 +49,12 @@ def not_donated(program: Program) -> Iterator[Finding]:
     held = sum(argument.local.bytes for argument in kept)
     if held >= _SMALLEST:
         most = program.named(max(kept, key=lambda argument: argument.local.bytes))
-        state = f"{most} is" if len(kept) == 1 else f"{len(kept)} arrays of state (the largest is {most}) are"
+        told = f"{most} is" if len(kept) == 1 else f"{len(kept)} arrays of state (the largest is {most}) are"
         copied = sum(a.local.bytes for a in kept if any(map(_writes_a_part, found[a.number])))
         names = tuple(dict.fromkeys(map(_top, kept)))
         yield program.finding(
             "not_donated",
-            f"{state} given back updated and not donated: the update is made in other memory, {exact(held)} B on each "
+            f"{told} given back updated and not donated: the update is made in other memory, {exact(held)} B on each "
             f"device{_share(program, held)}",
             f"donate {listed(names)} (donate_argnames={names!r} in jax.jit): the caller can then read only the new",
             memory_bytes=held,
@@ -62,13 +65,16 @@ def not_donated(program: Program) -> Iterator[Finding]:
 
 
 def _state(program: Program) -> list[Argument]:
-    """What may be state by its name: where nothing is differentiated, parameters, moments and caches alone."""
-    kind_of = kinds(program)
+    """What may be state by its name, and has the shape of a result: where nothing is differentiated, parameters,
+    moments and caches alone."""
+    results, kind_of = set(_results(program)), kinds(program)
     others = {BATCH} if program.is_differentiated else {BATCH, OTHERS}
     return [
         argument
         for argument in program.arguments
-        if argument.number not in program.donors and kind_of[argument.number] not in others
+        if argument.local in results
+        and argument.number not in program.donors
+        and kind_of[argument.number] not in others
     ]
 
 
@@ -76,13 +82,17 @@ def _updates(program: Program, argument: Argument) -> list[Use]:
     """The results that are its updates and could be made in its memory, and what makes them."""
     if any(use.opcode is None for use in program.flow.uses(*argument.place)):
         return []
-    root = program.module.entry.root if program.module.entry else None
-    shapes = arrays(root.shape) if root else ()  # Of a damaged text there may be fewer.
+    shapes = _results(program)  # Of a damaged text there may be fewer.
     return [
         use
         for use in program.flow.uses(*argument.place, ELEMENTWISE | _WRITES | _PARTS, without=_is_in_a_pass)
         if use.opcode is None and shapes[use.number : use.number + 1] == (argument.local,)
     ]
+
+
+def _results(program: Program) -> tuple[Shape, ...]:
+    root = program.module.entry.root if program.module.entry else None
+    return arrays(root.shape) if root else ()
 
 
 def _writes_a_part(use: Use) -> bool:
