@@ -74,19 +74,27 @@ def test_a_gather_over_two_directions_uses_the_links_of_both():
     assert priced.seconds == pytest.approx(15 / 16 * N / 4e9)
 
 
+CORE = '"collective_algorithm_config":{"emitter":%s}'
+SPARSE = '"ici_strategy_config":{"color_strategies":[%s]}'
+CLOCKWISE = '{"ring_type":"ICI_RING_TYPE_UNIDIR_CW","ring_dim":"ICI_RING_DIM_X_MESH"}'
+ONE_PHASE, TWO_PHASES = (f'{{"phase_rings":[{",".join([CLOCKWISE] * many)}]}}' for many in (1, 2))
+
+
 @pytest.mark.parametrize(
     "config, links, hops",
     [
-        ('"emitter":"1DAllGatherNonMajorDimImbalanced","debug":"group_size = 16"', 2, 8),
-        ('"emitter":"RotatedPincerEmitter","strategy":"StrategyND","debug":"StrategyND{colors:2 phases:2', 4, 4),
-        ('"emitter":"RotatedPincerEmitter","strategy":"UniDirectionNDRingStrategy","debug":"{colors:3 phases:2', 3, 4),
-        ('"emitter":"AllReduceScatterFusion","strategy":"StrategyRing","debug":"StrategyRing{colors:1 phases:1', 2, 8),
+        (CORE % '"1DAllGatherNonMajorDimImbalanced","debug":"group_size = 16"', 2, 8),
+        (CORE % '"RotatedPincerEmitter","strategy":"StrategyND","debug":"{colors:2 phases:2}"', 4, 4),
+        (CORE % '"RotatedPincerEmitter","strategy":"UniDirectionNDRingStrategy","debug":"{colors:3 phases:2}"', 3, 4),
+        (CORE % '"AllReduceScatterFusion","strategy":"StrategyRing","debug":"{colors:1 phases:1}"', 2, 8),
+        (SPARSE % f"{ONE_PHASE},{ONE_PHASE}", 2, 8),
+        (SPARSE % f"{TWO_PHASES},{TWO_PHASES},{TWO_PHASES}", 3, 4),
     ],
 )
 def test_a_text_that_tells_its_rings_is_believed(config, links, hops):
     """Two closed directions of four chips have four links, and two hops each to the farthest."""
     target, axes = parse_target("tpu:v5p:4x4x4"), Axes.parse("a=4,b=16")
-    told = f'channel_id=1, backend_config={{"collective_algorithm_config":{{{config}"}}}}'
+    told = f"channel_id=1, backend_config={{{config}}}"
     spelled = text(Kind.ALL_GATHER, axes.groups(("b",)), 64).replace("channel_id=1", told)
     reading = read(spelled, axes=axes, target=target)
     transfer = reading.ledger.transfers[0]
