@@ -27,7 +27,7 @@ sizes."""
 PRODUCTS, COLLECTIVES = "xla-products", "xla-collectives"
 _TABLED = {"h100": "sm_90", "b200": "sm_100_B200"}
 _DTYPES = {"bf16": "bf16xbf16->bf16", "tf32": "f32xf32->f32", "f8": "f8e4m3fnxf8e4m3fn->bf16"}
-_TILES = ((128, 256), (128, 128), (64, 128), (64, 64))
+_TILES = ((128, 256), (128, 128), (64, 256), (64, 128), (64, 64), (64, 32))
 _KINDS = {
     "all-reduce": Kind.ALL_REDUCE,
     "all-gather": Kind.ALL_GATHER,
@@ -54,16 +54,15 @@ def fitted(timed: Sequence[tuple[Product, float]], peak: float, units: int, sour
     seconds = np.array([taken for _, taken in timed])
 
     def tiled(numbers: np.ndarray) -> Tiles:
-        alpha_s, per_s, wave_s, *drops = np.exp(numbers)
-        rates = np.cumprod([1.0, *(1 / (1 + drop) for drop in drops)])
-        tiles = tuple(Tile(*size, float(rate)) for size, rate in zip(_TILES, rates, strict=True))
-        return Tiles(float(alpha_s), float(wave_s), float(per_s), units, tiles)
+        alpha_s, wave_s, *rates = np.exp(numbers).tolist()
+        tiles = tuple(Tile(*size, rate / max(rates)) for size, rate in zip(_TILES, rates, strict=True))
+        return Tiles(alpha_s, wave_s, max(rates), units, tiles)
 
     def off(numbers: np.ndarray) -> np.ndarray:
         found = tiled(numbers)
         return np.log([found.seconds(product) for product, _ in timed] / seconds)
 
-    start = np.log([4e-6, 0.75 * peak, 3e-7, 0.2, 0.2, 0.2])
+    start = np.log([4e-6, 1e-6, *(0.75 * peak * 0.85**at for at in range(len(_TILES)))])
     best = tiled(least_squares(off, start, loss="soft_l1", f_scale=0.1).x)
     errors = np.abs([best.seconds(product) for product, _ in timed] / seconds - 1)
     spread = float(np.quantile(errors, 0.9))
