@@ -13,10 +13,12 @@ from lab.book.collectives import all_gather_wire_bytes, all_reduce_wire_bytes, r
 from lab.core.known import known
 from lab.core.ledger import Kind, Phase
 from lab.core.units import count, exact, listed
+from lab.diagnosis.flow import Place
+from lab.diagnosis.kinds.accumulation import trips
 from lab.diagnosis.program import Argument, Program, Site, sent
 from lab.diagnosis.slices import ELEMENTWISE
 from lab.hlo.names import phase
-from lab.hlo.shapes import bits
+from lab.hlo.shapes import Shape, arrays, bits
 from lab.meshes.errors import UsageError
 from lab.redistribution.bound import least_bytes_together
 
@@ -109,7 +111,45 @@ def _of_strategy(program: Program) -> str | None:
     beside = f", beside {count(len(numbers), 'number')} such as a loss" if numbers else ""
     # To keep it, as if nothing sharded it, would send less.
     again = " that keeps no gathered weight for the backward pass" if gathers_of.total() > len(gathered) else ""
-    return f"it sends the least of data parallelism over {listed(axes)}{again}: {gradients}{weights}{beside}"
+    rows = [words for demand in demands if not demand.gathered_for and (words := _fewer_as_rows(program, demand))]
+    dense = " that sums whole gradients" if rows else ""
+    fewer = "".join(f"; {words}" for words in rows)
+    return (
+        f"it sends the least of data parallelism over {listed(axes)}{dense}{again}: {gradients}{weights}{beside}{fewer}"
+    )
+
+
+def _fewer_as_rows(program: Program, demand: _Demand) -> str:
+    """What the gradient of a table would be, for people, were the rows gathered that each device looks up instead of
+    the whole summed; "" where that is no less, or where a pass does anything else with the table."""
+    found = _looked_up(program, demand.weight)
+    if found is None:
+        return ""
+    devices = prod(known(program.axes)[name] for name in demand.axes)
+    rows = all_gather_wire_bytes(found * devices, devices)
+    if rows >= demand.wire_bytes:
+        return ""
+    whole = f"{exact(rows)} B instead of {exact(demand.wire_bytes)}"
+    return (
+        f"gathered as the rows that devices look up, and their numbers, that of {demand.weight.name} would be {whole}"
+    )
+
+
+def _looked_up(program: Program, table: Argument) -> int | None:
+    """Bytes of the rows that a device takes of a table in a step, and of their numbers; None where lookups are not all
+    that a pass does with it."""
+    uses = program.flow.uses(*table.place, through=frozenset({"all-gather", "all-gather-start"}))
+    in_pass = [use for use in uses if use.instruction and phase(use.instruction.op_name, True) in _PASSES]
+    found = 0
+    for use in in_pass:
+        i, numbers = known(use.instruction), program.operand(Place(known(use.instruction), use.computation), 1)
+        if use.opcode != "gather" or use.number != 0 or numbers is None:
+            return None
+        often = [trips(program, program.module.computations[body]) for body in program.flow.loops(use.computation)]
+        rows = Shape(table.local.dtype, arrays(i.shape)[0].dims)  # TPUs take them narrower, to multiply.
+        taken = rows.bytes + arrays(numbers.instruction.shape)[0].bytes
+        found += prod(one or 1 for one in often) * taken
+    return found or None
 
 
 def _gathered(program: Program, sites: list[Site]) -> list[_Demand | None]:

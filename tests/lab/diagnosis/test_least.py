@@ -7,10 +7,11 @@ from jax.sharding import PartitionSpec as P
 
 from lab import diagnosis
 from lab.compile import inspection
+from lab.core.units import exact
 from lab.meshes.axes import Axes
 from lab.redistribution import Array, Placement, least_bytes, least_bytes_together
 from lab.report.diagnosis import verdict
-from tests.cases.compiling import array, cpu, pinned
+from tests.cases.compiling import ahead_of_time_gpu, array, cpu, mesh_on, pinned
 from tests.lab.diagnosis.diagnosing import diagnosed, kinds
 from tests.lab.diagnosis.test_controls import diagnosed_step
 
@@ -110,6 +111,70 @@ def test_data_parallelism_that_sums_each_gradient_once_sends_its_least():
         "it sends the least of data parallelism over data: each of 2 gradients is summed once, beside 1 number such as "
         "a loss"
     )
+
+
+def with_table(target, tokens: int, loss):
+    """A step of a table of 1,024 rows of 64 numbers, and of a weight."""
+    mesh = mesh_on(target, data=8)
+
+    def step(w, tokens_B):
+        return jax.tree.map(lambda w, g: w - 0.1 * g, w, jax.grad(loss)(w, tokens_B))
+
+    w = {"table": array(mesh, (1024, 64)), "w": array(mesh, (64, 64))}
+    tokens_B = array(mesh, (tokens,), "data", dtype=jnp.int32)
+    told = diagnosed(mesh, step, w, tokens_B, out=P(), target=None if target == "cpu:8" else target, donate_argnums=0)
+    return mesh, w, tokens_B, told
+
+
+def looked_up(w, tokens_B):
+    return jnp.sum(jnp.tanh(w["table"][tokens_B] @ w["w"]) ** 2)
+
+
+def tied_to_its_head(w, tokens_B):
+    return jnp.sum(jnp.tanh(w["table"][tokens_B] @ w["w"] @ w["table"].T) ** 2)
+
+
+@pytest.mark.parametrize("target", ["cpu:8", pytest.param("gpu:h100:1x8", marks=ahead_of_time_gpu)])
+def test_a_tables_whole_gradient_is_the_least_of_whole_ones_alone_where_its_rows_are_fewer_bytes(target):
+    mesh, w, tokens_B, told = with_table(target, 64, looked_up)
+
+    def as_rows(w, tokens_B):
+        gradient, rows_BD = jax.grad(lambda w, rows_BD: jnp.sum(jnp.tanh(rows_BD @ w) ** 2), argnums=(0, 1))(
+            w["w"], w["table"][tokens_B]
+        )
+        rows_BD, tokens_B = (jax.lax.all_gather(x, "data", tiled=True) for x in (rows_BD, tokens_B))
+        return {
+            "table": w["table"].at[tokens_B].add(-0.1 * rows_BD),
+            "w": w["w"] - 0.1 * jax.lax.psum(gradient, "data"),
+        }
+
+    mapped = jax.shard_map(as_rows, mesh=mesh, in_specs=(P(), P("data")), out_specs=P(), check_vma=False)
+    better = diagnosed(mesh, mapped, w, tokens_B, target=None if target == "cpu:8" else target)
+    saved = told.ledger.totals().wire_bytes - better.ledger.totals().wire_bytes
+    whole = 2 * 7 * 1024 * 64 * 4 // 8
+    assert told.least == (
+        "it sends the least of data parallelism over data that sums whole gradients: each of 2 gradients is summed "
+        "once; gathered as the rows that devices look up, and their numbers, that of w['table'] would be "
+        f"{exact(whole - saved)} B instead of {exact(whole)}"
+    )
+
+
+def test_a_table_of_which_rows_are_no_fewer_bytes_is_summed_whole():
+    least = with_table("cpu:8", 8192, looked_up)[-1].least
+    assert least == "it sends the least of data parallelism over data: each of 2 gradients is summed once"
+
+
+def test_of_a_table_that_is_also_multiplied_no_rows_would_do():
+    mesh = cpu(data=8)
+
+    def step(w, tokens_B):
+        gradient = jax.lax.psum(jax.grad(tied_to_its_head)(w, tokens_B), "data")
+        return jax.tree.map(lambda w, g: w - 0.1 * g, w, gradient)
+
+    mapped = jax.shard_map(step, mesh=mesh, in_specs=(P(), P("data")), out_specs=P(), check_vma=False)
+    w = {"table": array(mesh, (1024, 64)), "w": array(mesh, (64, 64))}
+    found = diagnosed(mesh, mapped, w, array(mesh, (64,), "data", dtype=jnp.int32))
+    assert found.least == "it sends the least of data parallelism over data: each of 2 gradients is summed once"
 
 
 def test_gradients_that_are_widened_take_more_than_their_weights():
