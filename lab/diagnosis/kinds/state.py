@@ -9,7 +9,7 @@ from lab.core.known import known
 from lab.core.units import exact, listed
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place, Use
-from lab.diagnosis.holding import BATCH, OTHERS, kinds
+from lab.diagnosis.holding import CACHE, MOMENTS, OTHERS, PARAMETERS, kinds
 from lab.diagnosis.program import Argument, Program
 from lab.diagnosis.remedy import Donate
 from lab.diagnosis.slices import ELEMENTWISE
@@ -65,16 +65,16 @@ def not_donated(program: Program) -> Iterator[Finding]:
 
 
 def _state(program: Program) -> list[Argument]:
-    """What may be state by its name, and has the shape of a result: where nothing is differentiated, parameters,
-    moments and caches alone."""
+    """What may be state by its name, and has the shape of a result: where nothing is differentiated, caches, and
+    parameters beside their moments, as an optimizer takes them."""
     results, kind_of = set(_results(program)), kinds(program)
-    others = {BATCH} if program.is_differentiated else {BATCH, OTHERS}
+    is_optimizer = {PARAMETERS, MOMENTS} <= set(kind_of.values())
+    state = {PARAMETERS, MOMENTS, CACHE, OTHERS} if program.is_differentiated else {CACHE}
+    state |= {PARAMETERS, MOMENTS} if is_optimizer else set()
     return [
         argument
         for argument in program.arguments
-        if argument.local in results
-        and argument.number not in program.donors
-        and kind_of[argument.number] not in others
+        if argument.local in results and argument.number not in program.donors and kind_of[argument.number] in state
     ]
 
 

@@ -31,8 +31,8 @@ def steps(w, m, v, xs):
 def step(function, out, state: int, *x: int, **options):
     mesh = cpu(fsdp=8)
     arrays = [array(mesh, (64, 1024), "fsdp")] * state
-    inputs = array(mesh, x, *[None] * (len(x) - 2), "fsdp")
-    return diagnosed(mesh, function, *arrays, *[inputs] * bool(x), out=out, **options)
+    inputs = [array(mesh, x, *[None] * (len(x) - 2), "fsdp")] if x else []
+    return diagnosed(mesh, function, *arrays, *inputs, out=out, **options)
 
 
 @pytest.mark.parametrize(("function", "x"), [(adam, (32, 64)), (steps, (3, 32, 64))])
@@ -68,6 +68,17 @@ def two_ways(w, x):
 )
 def test_what_gives_no_update_back_or_keeps_the_old_on_purpose_is_silent(function, out):
     assert kinds(step(function, out, 1, 32, 64)) == []
+
+
+def optimized(params, grads, opt_state):
+    moments = 0.9 * opt_state + 0.1 * grads
+    return params - 0.1 * moments, moments
+
+
+def test_an_optimizers_step_by_itself_is_told_and_what_only_scales_by_moments_is_not():
+    found = only(step(optimized, (W, W), 3))
+    assert found.advice.startswith("donate params and opt_state (") and found.memory_bytes == 2 * 8 * 1024 * 4
+    assert kinds(step(lambda moments, x: (moments - x) * 0.1, W, 2)) == []
 
 
 def test_an_update_of_another_sharding_or_dtype_could_take_over_no_memory():
