@@ -353,6 +353,11 @@ class Program:
     def argument_at(self, place: Place) -> Argument | None:
         return self._by_parameter.get(place.instruction.name) if place.computation.is_entry else None
 
+    def first_use(self, place: Place) -> str | None:
+        """The first line at which something is done with a value."""
+        steps = [i for use in self.flow.uses(*place) if use.instruction for i in (*use.path, use.instruction)]
+        return next((line for i in steps if (line := self.origin(i))), None)
+
     def argument_of(
         self, instruction: Instruction, computation: Computation, through: frozenset[str] = frozenset()
     ) -> Argument | None:

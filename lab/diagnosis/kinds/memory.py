@@ -61,7 +61,7 @@ def out_of_memory(program: Program) -> Iterator[Finding]:
         advice,
         memory_bytes=memory.peak - room.usable_bytes,
         remedy=(Donate(),),
-        origin=_first_use(program, largest_first[0].place) if largest_first else None,
+        origin=program.first_use(largest_first[0].place) if largest_first else None,
         value=program.named(largest_first[0]) if largest_first else "",
         write="",
     )
@@ -120,7 +120,7 @@ def held_whole(program: Program) -> Iterator[Finding]:
             "held_whole",
             sentence,
             advice,
-            origin=_first_use(program, whole[0][0].place),
+            origin=program.first_use(whole[0][0].place),
             memory_bytes=wasted,
             remedy=(*remedy, ShardResultsAlike()) if remedy else (),
             value=program.named(whole[0][0]),
@@ -152,7 +152,7 @@ def updated_whole(program: Program) -> Iterator[Finding]:
             "held_whole",
             sentence,
             advice,
-            origin=_first_use(program, most.place),
+            origin=program.first_use(most.place),
             memory_bytes=held - held // devices,
             remedy=(*(_split_first(program, a, devices) for a in whole), ShardResultsAlike()),
             value=program.named(most),
@@ -185,12 +185,6 @@ def _used_part(program: Program, argument: Argument) -> Shape | None:
     slices = own_slices(program.flow, program.flow.uses(*argument.place, ELEMENTWISE))
     shapes = {known(use.instruction).shape for use in slices}
     return arrays(shapes.pop())[0] if len(shapes) == 1 else None
-
-
-def _first_use(program: Program, place: Place) -> str | None:
-    uses = program.flow.uses(*place)
-    steps = [i for use in uses if use.instruction for i in (*use.path, use.instruction)]
-    return next((line for i in steps if (line := program.origin(i))), None)
 
 
 def _listed(arguments: list[Argument]) -> str:
@@ -257,7 +251,7 @@ def array_constant(program: Program) -> Iterator[Finding]:
         )
         advice = "pass it as an argument with a sharding instead of closing over it"
         origin = next(
-            (line for place, _ in large if (line := program.origin(place.instruction) or _first_use(program, place))),
+            (line for place, _ in large if (line := program.origin(place.instruction) or program.first_use(place))),
             None,
         )
         axes = [name for name, size in program.axes.shape.items() if size > 1] if program.axes else []
@@ -291,7 +285,7 @@ def donation_unused(program: Program) -> Iterator[Finding]:
             "donation_unused",
             sentence,
             advice,
-            origin=_first_use(program, unused[0].place),
+            origin=program.first_use(unused[0].place),
             memory_bytes=wasted,
             added_memory=wasted - spared,
             remedy=() if other else (KeepDonated(),),

@@ -16,6 +16,7 @@ from lab.diagnosis.specs import spec_text
 from lab.hlo.shapes import arrays
 
 _SMALLEST = 1024
+_SHOWN = 3
 _ZEROS = frozenset({"0", "-0", "0.0", "false"})
 
 
@@ -90,17 +91,20 @@ def summed_across_calls(program: Program) -> Iterator[Finding]:
             *sites,
             needed_bytes=Fraction(0),
             value=names[0],
-            write=_kept_apart(program, *found[0]),
+            write=_kept_apart(found),
         )
 
 
-def _kept_apart(program: Program, site: Site, total: Argument) -> str:
-    """The accumulator with a dim for the devices."""
-    axes, size = site.transfer.axes, site.transfer.group_size
-    if not axes or total.dims is None:
-        return ""
-    spec = spec_text((axes, *total.dims))
-    return f"in_shardings and out_shardings {spec} of {total.name}, with a first dim of {size}"
+def _kept_apart(found: list[tuple[Site, Argument]]) -> str:
+    """The accumulators, each with a dim for the devices."""
+    each = [
+        f"{spec_text((site.transfer.axes, *total.dims))} of {total.name}"
+        for site, total in found
+        if site.transfer.axes and total.dims is not None
+    ]
+    shown = [*each[:_SHOWN], *[f"{len(each) - _SHOWN} more like these"] * (len(each) > _SHOWN)]
+    size = found[0][0].transfer.group_size
+    return f"in_shardings and out_shardings {listed(shown)}, with a first dim of {size}" if each else ""
 
 
 def _accumulator(program: Program, site: Site) -> Argument | None:

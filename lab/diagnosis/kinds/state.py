@@ -48,7 +48,8 @@ def not_donated(program: Program) -> Iterator[Finding]:
     ]
     held = sum(argument.local.bytes for argument in kept)
     if held >= _SMALLEST:
-        most = program.named(max(kept, key=lambda argument: argument.local.bytes))
+        largest = max(kept, key=lambda argument: argument.local.bytes)
+        most = program.named(largest)
         told = f"{most} is" if len(kept) == 1 else f"{len(kept)} arrays of state (the largest is {most}) are"
         copied = sum(a.local.bytes for a in kept if any(map(_writes_a_part, found[a.number])))
         names = tuple(dict.fromkeys(map(_top, kept)))
@@ -57,6 +58,7 @@ def not_donated(program: Program) -> Iterator[Finding]:
             f"{told} given back updated and not donated: the update is made in other memory, {exact(held)} B on each "
             f"device{_share(program, held)}",
             f"donate {listed(names)} (donate_argnames={names!r} in jax.jit): the caller can then read only the new",
+            origin=program.first_use(largest.place),
             memory_bytes=held,
             accessed_bytes=2 * copied,
             remedy=(Donate(tuple(argument.name for argument in kept)),),
@@ -142,6 +144,7 @@ def collected_anew(program: Program) -> Iterator[Finding]:
             origin=program.origin(write),
             memory_bytes=held,
             accessed_bytes=2 * held,
+            value=program.named(most),
         )
 
 

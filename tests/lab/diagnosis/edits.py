@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from lab.diagnosis.examples import (
+    collected_anew,
     donation_unused,
     kept_whole,
     last_message_unused,
@@ -119,6 +120,20 @@ def in_one_dtype(mesh: Mesh) -> Built:
     return jax.jit(lambda state, gradient: state - gradient, donate_argnums=0), donation_unused.build(mesh)[1]
 
 
+def carried(mesh: Mesh) -> Built:
+    def step(x, cache, at):
+        def layer(state, number):
+            x, cache = state
+            cache = jax.lax.dynamic_update_slice(cache, x[None, None], (number, at, 0, 0))
+            scores = jax.nn.softmax(jnp.einsum("hd,shd->hs", x, cache[number]))
+            return (jnp.einsum("hs,shd->hd", scores, cache[number]), cache), None
+
+        return jax.lax.scan(layer, (x, cache), jnp.arange(len(cache)))[0]
+
+    out = named(mesh, "tensor"), named(mesh, None, None, "tensor")
+    return jax.jit(step, out_shardings=out, donate_argnums=1), collected_anew.build(mesh)[1]
+
+
 EDITS: dict[str, Callable[[Mesh], Built]] = {
     "reduced_in_loop": reduced_once,
     "summed_apart": both_uses_summed_once,
@@ -129,4 +144,5 @@ EDITS: dict[str, Callable[[Mesh], Built]] = {
     "kept_whole": rematerialized,
     "moved_to_reshape": parts_of_their_own,
     "donation_unused": in_one_dtype,
+    "collected_anew": carried,
 }

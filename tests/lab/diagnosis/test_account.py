@@ -65,6 +65,7 @@ PARTS = {
     ),
     "kept_whole": ("ws[1] f32[256,256] P('fsdp', None) and ws[2] f32[256,256] P('fsdp', None)", "", 11),
     "donation_unused": ("state f32[1024,64] P('data', None)", "dtype f32 of result bf16[128,64]", 10),
+    "collected_anew": ("cache f32[4,1024,16,64] P(None, None, 'tensor', None)", "", 11),
     "offload_undone": ("the values named result", "", 21),
     "moved_to_reshape": (
         "the result of dot_general, made of w f32[256,512] P(None, 'tensor')",
@@ -118,8 +119,9 @@ def test_what_is_calculated_for_an_edit_is_what_the_edited_program_sends_and_mul
         assert 0 < more_flops - flops <= account.flops and memory - more_memory <= -account.memory
     else:
         assert (calculated, account.flops) == (sent, (more_flops or 0) - (flops or 0))
-    if kind == "donation_unused":
-        assert account.memory == more_memory - memory
+    if kind in ("donation_unused", "collected_anew"):
+        # Copies of a layer may go as well.
+        assert more_memory - memory <= account.memory + 64 < 64
 
 
 @pytest.mark.compiles
