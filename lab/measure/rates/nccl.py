@@ -40,7 +40,7 @@ def network(a_chip: Chip) -> Wire:
     ways = [_way(*one) for one in (*_RINGS, *_TREES)]
     if a_chip.key != "a100":
         ways.append(_way(*_IN_SWITCH, least_in_host=2))
-    return Wire(LinkName.NETWORK, ADAPTER * a_chip.slow.value, tuple(ways), 0.2, SOURCE)
+    return Wire(LinkName.NETWORK, ADAPTER * a_chip.slow.value, tuple(ways), 0.3, SOURCE)
 
 
 def nvlink(a_chip: Chip) -> Wire:

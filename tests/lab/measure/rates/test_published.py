@@ -125,6 +125,31 @@ def test_a_sum_over_248_hosts_reaches_what_was_measured_there():
     assert float(transfer.wire_bytes) / priced.seconds == pytest.approx(350e9, rel=0.15)
 
 
+@pytest.mark.parametrize("gib, gigabytes_per_s", [(0.5, 326.9), (1, 362.0), (4, 377.3), (16, 381.8)])
+def test_large_sums_over_four_hosts_of_b200_reach_what_was_measured_there(gib, gigabytes_per_s):
+    """stas00/ml-engineering, network (commit 744d01e): bus bandwidth of all_reduce over 4 x 8 B200, 50 GB/s each."""
+    transfer = Transfer(
+        Kind.ALL_REDUCE, None, 32, 1, "bf16", int(gib * 2**30), instruction="sum", link=LinkName.NETWORK
+    )
+    seconds = Links(rates_of("b200"), {"sum": Reach(32, 4, 8)}).priced(transfer).seconds
+    assert float(transfer.wire_bytes) / seconds == pytest.approx(gigabytes_per_s * 1e9, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    "key, m, n, k, tflops, off",
+    [
+        ("h100", 2048, 2048, 13312, 794.5, 0.03),
+        ("a100", 1024, 10240, 5120, 271.2, 0.1),
+        ("b200", 1792, 16128, 3072, 1745.0, 0.15),
+    ],
+)
+def test_the_fastest_bf16_products_that_others_found_are_met(key, m, n, k, tflops, off):
+    """stas00/ml-engineering, compute/accelerator (commit 744d01e), the fastest shape of each."""
+    product = Product(1, m, n, k, "bf16")
+    seconds = rates_of(key).products["bf16"].tiled.seconds(product)
+    assert seconds == pytest.approx(product.flops / (tflops * 1e12), rel=off / (1 - off))
+
+
 def test_a_ring_of_two_devices_is_short_by_what_a_launch_takes():
     """`LAUNCH_S` is what the lab's shortest all_reduce takes beyond NCCL's own model of it: 6.6 us and two steps."""
     points = read_json(RESULTS / "tour_2xh200_jax0.11.2.json", "")["rates"]["links"]["all_reduce"]["points"]
