@@ -22,6 +22,7 @@ from lab.hlo.ring_strategy import Rings, rings_of
 from lab.measure.rates.curves import Curve
 from lab.measure.rates.table import Algorithm, Basis, ChipRates, LinkRate, Priced, Way, Wire
 from lab.measure.rates.torus import Line, Torus, torus_of, torus_of_coords
+from lab.meshes.axes import Axes
 from lab.meshes.hardware import Chip, chip
 from lab.meshes.platforms import TPU_LINKS, LinkName
 from lab.meshes.targets import Target
@@ -140,9 +141,9 @@ class Links:
 def _torus(placement: Placement, target: Target | None, a_chip: Chip) -> Torus | None:
     if placement.devices is not None and placement.devices.coords is not None:
         return torus_of_coords(placement.devices.coords, a_chip.pod)
-    if target is None or target.chip is None or placement.axes is None:
+    if target is None or target.devices is None:
         return None
-    return torus_of(target, placement.axes)
+    return torus_of(target, placement.axes or Axes(("devices",), (target.devices,)))
 
 
 def _reach(

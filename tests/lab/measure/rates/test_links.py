@@ -130,6 +130,14 @@ def test_a_permute_to_the_second_next_shares_each_link_with_another():
     assert priced.seconds == pytest.approx(2 * N / 1e9)
 
 
+def test_groups_of_a_text_without_a_mesh_stand_in_the_order_of_the_devices():
+    target = parse_target("tpu:v5p:4x4x4")
+    rows = [range(first, first + 4) for first in range(0, 64, 4)]
+    reading = read(text(Kind.ALL_GATHER, rows, 64), target=target)
+    priced = Links.of(rates(ring(1e9), chip="v5p"), reading, target).priced(reading.ledger.transfers[0])
+    assert priced.seconds == pytest.approx(0.75 * N / 2e9)
+
+
 def test_devices_that_tell_where_they_stand_are_believed():
     """A ring of four v5p whose mesh goes through two directions is a square of two open lines."""
     coords = tuple((i // 2 % 2, i % 2, 0) for i in range(4))
