@@ -16,6 +16,7 @@ from typing import Final
 
 from lab.core.codec import to_text
 from lab.core.ledger import Kind
+from lab.hlo.kernels import Does
 from lab.measure.rates import nccl, tpus, xla_tables
 from lab.measure.rates.table import SCHEMA, Basis, ChipRates, LinkRate, Passes, Products, Source, rates_of
 from lab.meshes.documents import read_json
@@ -195,8 +196,11 @@ def _from_h200(a_chip: Chip, h200: ChipRates) -> ChipRates:
 
 
 def _tpu(a_chip: Chip, h200: ChipRates) -> ChipRates:
+    scaled, share = _from_h200(a_chip, h200), tpus.ATTENTION_SHARE.get(a_chip.key, 1.0)
+    attention = (Does.ATTENTION, Does.ATTENTION_BACKWARD)
     return replace(
-        _from_h200(a_chip, h200),
+        scaled,
+        work=tuple(replace(one, per_s=one.per_s * share) if one.does in attention else one for one in scaled.work),
         products=tpus.products(a_chip),
         memory=tpus.memory(a_chip),
         host_copy=tpus.host_copy(a_chip),

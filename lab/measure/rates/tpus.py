@@ -59,6 +59,8 @@ _OTHER_HOST_BYTES_PER_S: Final = 15e9
 """PCIe, a chip. Source: How to Scale Your Model."""
 _F32_PASSES: Final = 6
 """Products in bf16 that make one in float32."""
+ATTENTION_SHARE: Final = {"v6e": 0.5, "7x": 0.5}
+"""Of the matrix units' rate that attention can reach: a head of 128 fills half of 256 x 256, in depth or in width."""
 _UNMEASURED: Final = 0.3
 """Spread; assumed."""
 

@@ -8,12 +8,13 @@ import pytest
 
 from lab.core.codec import to_json
 from lab.core.ledger import Kind, Transfer
+from lab.hlo.kernels import Does
 from lab.hlo.multiplied import Product
 from lab.hlo.ring_strategy import Rings
 from lab.measure.rates import nccl, published, tpus, xla_tables
 from lab.measure.rates.curves import Curve
 from lab.measure.rates.links import Links, Reach, _between
-from lab.measure.rates.table import Basis, rates_of, shipped
+from lab.measure.rates.table import Basis, Work, rates_of, shipped
 from lab.measure.rates.torus import Line
 from lab.meshes.documents import read_json
 from lab.meshes.hardware import chip
@@ -172,6 +173,13 @@ def test_a_sum_over_256_chips_of_v6e_takes_what_google_measured_within_the_sprea
     priced = links.priced(transfer)
     measured = float(transfer.wire_bytes) / 235.76e9
     assert abs(priced.seconds / measured - 1) < priced.spread
+
+
+@pytest.mark.parametrize("key, share", [("v5p", 0.6), ("v6e", 0.3)])
+def test_attention_reaches_the_share_of_the_h200_and_half_of_it_on_wider_units(key, share):
+    attention = Work(Does.ATTENTION, "flops", 0.0, 0.6 * chip("h200").flops_per_s["bf16"].value, 0.1, "sheet")
+    rates = published._tpu(chip(key), replace(rates_of("h100"), work=(attention,)))
+    assert rates.work[0].per_s == pytest.approx(share * chip(key).flops_per_s["bf16"].value)
 
 
 def test_square_products_of_7x_take_what_google_measured():
