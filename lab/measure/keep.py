@@ -60,12 +60,10 @@ def _published(row: str) -> Record:
         run.source.split(",")[0],
         run.target,
         known(run.step_s),
-        schedule.with_fused_attention() if run.attention == "tiles" else schedule,
+        schedule.with_fused_attention(),
         source=run.source,
         compiled=f"lab run {experiment.name} --set row={row}, jax {jax.__version__}",
-        differs=f"{run.differs}; attention to tiles of keys counts as one kernel, as theirs is"
-        if run.attention == "tiles"
-        else run.differs,
+        differs=f"{run.differs}; attention to tiles of keys counts as one kernel, as theirs is",
     )
 
 

@@ -256,7 +256,9 @@ def of_schedule(schedule: Schedule, rates: ChipRates, chip: Chip) -> Prediction:
     seconds = seconds_of(found, ledger, prices, by_trip)
     parts = tuple(_parts(seconds, ledger, prices))
     half = sqrt(sum((part.spread * part.seconds) ** 2 for part in parts))
-    needed = None if ledger.flops is None else ledger.flops - _again(ledger)
+    multiplied = round(sum(kernel.flops * runs for kernel, runs in seconds.runs.items()))
+    # Of branches the longest ran, which are no device's own.
+    needed = None if ledger.flops is None or ledger.flops_in_branches else ledger.flops - _again(ledger)
     return Prediction(
         ledger,
         chip.name,
@@ -264,7 +266,7 @@ def of_schedule(schedule: Schedule, rates: ChipRates, chip: Chip) -> Prediction:
         seconds.time.total - half,
         seconds.time.total + half,
         _share(needed, seconds.time.total, chip),
-        _share(ledger.flops, seconds.time.total, chip),
+        _share(multiplied, seconds.time.total, chip),
         parts,
         tuple(_by_axes(found, ledger, prices, seconds, by_trip)),
         _transfers(ledger, prices, seconds),

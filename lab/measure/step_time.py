@@ -24,6 +24,8 @@ from lab.meshes.errors import UsageError
 _UNKNOWN = "the time of the step is unknown"
 _STEADY = 1e-9
 """Trips whose ends differ by less than this share of a trip go on alike."""
+_DIGITS = 12
+"""Of seconds, after the point: trips that begin alike to these are alike."""
 
 
 class Rates(Protocol):
@@ -292,8 +294,7 @@ class _Run:
 
     def repeat(self, loop: Loop) -> None:
         if self.chooses(loop):
-            for taken in self.by_trip:
-                self.through(loop.body, taken)
+            self.repeat_chosen(loop)
             return
         trips, before, length = known(loop.trips), None, -1.0
         for trip in range(trips):
@@ -304,6 +305,36 @@ class _Run:
                 self.go_on(trips - trip - 1, length, spent)
                 return
             before = ahead
+
+    def repeat_chosen(self, loop: Loop) -> None:
+        """A trip that begins like one before, and takes the same branches, goes on like it."""
+        known_trips: dict[object, tuple[float, dict[tuple[str, object], float], _Run]] = {}
+        for taken in self.by_trip:
+            ahead = tuple((name, round(seconds, _DIGITS)) for name, seconds in sorted(self.ahead().items()))
+            key = frozenset(taken), tuple(self.waiting), ahead
+            if key in known_trips:
+                began, spent, after = known_trips[key]
+                self.like(after, began, spent)
+                continue
+            fresh = replace(self, spent=defaultdict(float), events=[], waiting=list(self.waiting), ends=dict(self.ends))
+            fresh.copies = dict(self.copies)
+            fresh.through(loop.body, taken)
+            known_trips[key] = self.now, fresh.spent, fresh
+            self.events += fresh.events
+            self.like(fresh, self.now, fresh.spent, is_told=False)
+
+    def like(self, after: _Run, began: float, spent: Mapping[tuple[str, object], float], is_told: bool = True) -> None:
+        """Goes on from now as another run did from `began`."""
+        later = self.now - began
+        if is_told:
+            self.events.append(Event("loop", "a trip like one before", self.now, after.now + later))
+        for key, seconds in spent.items():
+            self.spent[key] += seconds
+        self.now = after.now + later
+        self.wire_is_free, self.copier_is_free = after.wire_is_free + later, after.copier_is_free + later
+        self.waiting = list(after.waiting)
+        self.ends = {name: end + later for name, end in after.ends.items()}
+        self.copies = {name: (end + later, priced) for name, (end, priced) in after.copies.items()}
 
     def ahead(self) -> dict[str, float]:
         """What is still to come, from now: when that is the same after two trips, so are the trips after them."""
@@ -338,17 +369,19 @@ class _Run:
         runs = [
             replace(
                 self,
-                spent=defaultdict(float, self.spent),
+                spent=defaultdict(float),
                 waiting=list(self.waiting),
                 ends=dict(self.ends),
                 copies=dict(self.copies),
-                events=list(self.events),
+                events=[],
             )
             for _ in branches
         ]
         for run, branch in zip(runs, branches, strict=True):
             run.through(branch)
-        vars(self).update(vars(max(runs, key=lambda run: run.now)))
+        longest = max(runs, key=lambda run: run.now)
+        self.events += longest.events
+        self.like(longest, self.now, longest.spent, is_told=False)
 
     def seconds(self) -> Seconds:
         parts: dict[str, dict[object, float]] = defaultdict(dict)

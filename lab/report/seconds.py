@@ -57,12 +57,12 @@ def headlines(found: Prediction) -> list[str]:
 
 
 def use_lines(found: Prediction) -> list[str]:
-    if found.mfu is None or found.hfu is None:
-        return []
-    return [
-        f"MFU {share_text(found.mfu)} (FLOPs of products that the step needs, recomputation left out, over the {DTYPE} "
-        f"peak of the data sheet), HFU {share_text(found.hfu)} (all that it multiplies)"
+    told = [
+        ("MFU", found.mfu, "FLOPs of products that the step needs, recomputation left out"),
+        ("HFU", found.hfu, "all that its kernels multiply"),
     ]
+    shares = [f"{name} {share_text(share)} ({what})" for name, share, what in told if share is not None]
+    return [f"{', '.join(shares)}, over the {DTYPE} peak of the data sheet"] if shares else []
 
 
 def coverage_line(found: Prediction) -> str:
