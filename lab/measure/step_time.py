@@ -229,6 +229,7 @@ class _Run:
     ends: dict[str, float] = field(default_factory=dict)
     copies: dict[str, tuple[float, Priced]] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
+    priced: dict[int, tuple[Kernel, Priced, float, float]] = field(default_factory=dict)
 
     def through(self, some: Iterable[Step], taken: Collection[int] = ()) -> None:
         for step in some:
@@ -244,18 +245,24 @@ class _Run:
                 self.repeat(step)
 
     def launch(self, kernel: Kernel) -> None:
-        priced = self.rates.kernel(kernel)
-        seconds = priced.seconds
-        slowed = self.rates.slowed(kernel) * min(seconds, max(0.0, self.wire_is_free - self.now))
+        rate, seconds, slows = self.price(kernel)
+        slowed = slows * min(seconds, max(0.0, self.wire_is_free - self.now))
         self.events.append(Event("kernels", kernel.name, self.now, self.now + seconds + slowed))
         self.now += seconds + slowed
         self.spent["slowed", None] += slowed
         self.spent["products" if kernel.flops else "memory", None] += seconds
-        self.spent["by rate", replace(priced, seconds=0.0)] += seconds + slowed
-        self.spent["kernels", kernel] += seconds + slowed
-        self.spent["runs", kernel] += 1
+        self.spent["by rate", rate] += seconds + slowed
+        self.spent["kernels", id(kernel)] += seconds + slowed
+        self.spent["runs", id(kernel)] += 1
         while self.waiting and self.wire_is_free <= self.now:
             self.begin()
+
+    def price(self, kernel: Kernel) -> tuple[Priced, float, float]:
+        """Its rate, its seconds, and what it loses for a second of communication beside it; worked out once."""
+        if id(kernel) not in self.priced:
+            found = self.rates.kernel(kernel)
+            self.priced[id(kernel)] = kernel, replace(found, seconds=0.0), found.seconds, self.rates.slowed(kernel)
+        return self.priced[id(kernel)][1:]
 
     def begin(self) -> None:
         name = self.waiting.pop(0)
@@ -400,10 +407,18 @@ class _Run:
             {key: spent for key, spent in parts["by rate"].items() if isinstance(key, Priced)},
             {str(key): spent for key, spent in parts["wires"].items()},
             {str(key): spent for key, spent in parts["exposed"].items()},
-            {key: spent for key, spent in parts["kernels"].items() if isinstance(key, Kernel)},
-            {key: times for key, times in parts["runs"].items() if isinstance(key, Kernel)},
+            self.by_kernel(parts["kernels"]),
+            self.by_kernel(parts["runs"]),
             tuple(self.events),
         )
+
+    def by_kernel(self, amounts: Mapping[object, float]) -> dict[Kernel, float]:
+        """Of a computation that is reached on several ways together."""
+        found: dict[Kernel, float] = defaultdict(float)
+        for key, amount in amounts.items():
+            if isinstance(key, int):
+                found[self.priced[key][0]] += amount
+        return dict(found)
 
 
 def _same(before: Mapping[str, float], after: Mapping[str, float], length: float) -> bool:
