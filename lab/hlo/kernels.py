@@ -8,14 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
+from math import prod
 from typing import NamedTuple
 
 from lab.hlo import calls, collectives
 from lab.hlo.flops import Work, operand_shapes, operand_types, products
 from lab.hlo.host_memory import HostCopy, host_copies, laid_out
 from lab.hlo.loops import Scope
-from lab.hlo.multiplied import Product, product_of
-from lab.hlo.shapes import arrays
+from lab.hlo.multiplied import Product, arithmetic, product_of
+from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import RUNS_CALLEE, Computation, Instruction, Module, parse
 from lab.hlo.walk import runs
 
@@ -26,6 +27,8 @@ FREE = frozenset(
 """Opcodes without a kernel of their own."""
 _SCRATCHPAD = "S(1)"
 SLICES = ("dynamic-slice", "slice", "gather")
+UPDATES = ("dynamic-update-slice", "scatter")
+"""In place."""
 _KERNELS = ("fusion", "fusion-start", "custom-call", "custom-call-start")
 _FREE_CALLS = re.compile(
     r"Sharding$|SPMD|xla\.sdy\.|annotate_device_placement|MoveTo|PinTo|Pin$|Unpin$|LayoutConstraint|AllocateBuffer"
@@ -33,7 +36,25 @@ _FREE_CALLS = re.compile(
 )
 _PLAIN_CALLS = re.compile(r"__cudnn\$norm|cu_threefry|RngBitGenerator|X64|PadToStatic|SliceToDynamic")
 """Passes over their operands and results."""
-_SORTING, _SCANNING = re.compile(r"__cub\$.*Sort|.*TopK"), re.compile(r"__cub\$.*Scan")
+_SORTING, _SCANNING = re.compile(r".*cub.*sort|.*TopK", re.I), re.compile(r".*cub.*scan", re.I)
+_OPERATIONS = {
+    **dict.fromkeys(("tanh", "erf", "sine", "cosine", "cbrt", "tan", "atan2", "remainder", "power"), 20),
+    **dict.fromkeys(("log", "log-plus-one", "exponential-minus-one", "logistic"), 10),
+    **dict.fromkeys(("exponential", "divide", "sqrt", "rsqrt"), 5),
+    **dict.fromkeys(
+        """parameter constant broadcast bitcast reshape transpose slice copy get-tuple-element tuple iota fusion
+        concatenate pad dynamic-slice dynamic-update-slice gather scatter bitcast-convert convert""".split(),
+        0,
+    ),
+}
+"""Additions that an element takes, about; one of any other opcode."""
+_MOST_OPERATIONS = 16
+"""For each byte: up to 14 a pass was measured to take as long as its traffic (`random` of `lab bench rates`)."""
+_ONE_ROW = re.compile(r"batch_size = 1\b")
+_ROW = 128
+"""From so many bytes in a piece on, memory gives all that it reads [B]."""
+_SHORT = 1024
+"""Elements that are sorted without going through device memory again and again."""
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 
 
@@ -50,6 +71,7 @@ class Does(StrEnum):
     SCAN = "scan"
     GATHER = "gather"
     SCATTER = "scatter"
+    ARITHMETIC = "arithmetic element by element"
     UNKNOWN = "unknown"
 
 
@@ -73,6 +95,9 @@ class Kernel:
       does: what decides its time; a transpose moves the last dim away element by element, so that neighbours in a
         thread's order are none in memory.
       product: the largest of its products.
+      variant: what else its time depends on: the dtype of a convolution's arithmetic, and whether it is the gradient of
+        the filter; the mask of attention; whether rows or elements are gathered or scattered, narrow ones if they have
+        fewer than 32 bits; who sorts, and how long rows.
       target: what a custom call calls.
       cycles: that XLA's own model for TPUs expects it to take.
       op_name: what JAX calls it.
@@ -84,6 +109,7 @@ class Kernel:
     elementwise_flops: int = 0
     does: Does = Does.PASS
     product: Product | None = None
+    variant: str = ""
     target: str = ""
     cycles: int | None = None
     op_name: str = ""
@@ -222,19 +248,25 @@ def _kernel(i: Instruction, scope: Scope, work: Mapping[Instruction, Work]) -> K
         moved = 2 * written
     elif i.opcode == "dynamic-update-slice":
         moved = 2 * operands[1].bytes
+    elif i.opcode == "scatter":
+        moved = sum(shape.bytes for shape in operands[1:]) + _scattered(operands)
     found = [(j, where, work[j]) for j, where in inside if j in work]
     flops, elementwise = (
         sum(one.flops or 0 for _, _, one in found if one.is_elementwise is alone) for alone in (False, True)
     )
     multiplying = [product_of(j, where, one) for j, where, one in found if one.flops and not one.is_elementwise]
     cycles = _CYCLES.search(i.extras)
+    does = _does(i, [j for j, _ in inside], found_unknown=any(one.flops is None for _, _, one in found), flops=flops)
+    if does is Does.PASS and len(inside) > _MOST_OPERATIONS and _operations(inside) > _MOST_OPERATIONS * moved:
+        does = Does.ARITHMETIC
     return Kernel(
         i.name,
         moved,
         flops,
         elementwise,
-        _does(i, [j for j, _ in inside], found_unknown=any(one.flops is None for _, _, one in found), flops=flops),
+        does,
         max((one for one in multiplying if one), key=lambda one: one.flops, default=None),
+        _variant(does, i, inside, work),
         calls.target(i) if i.opcode.startswith("custom-call") else "",
         int(cycles[1]) if cycles else None,
         i.op_name or "",
@@ -269,6 +301,64 @@ def _called(target: str, flops: int) -> Does:
     return Does.PASS if _PLAIN_CALLS.match(target) else Does.UNKNOWN
 
 
+def _operations(inside: list[tuple[Instruction, Computation]]) -> int:
+    return sum(
+        times * max((shape.elements for shape in (*arrays(i.shape), *_summed(i, where))), default=0)
+        for i, where in inside
+        if (times := _OPERATIONS.get(i.opcode, 1))
+    )
+
+
+def _summed(i: Instruction, where: Computation) -> Sequence[Shape]:
+    return operand_shapes(i, where) if i.opcode == "reduce" else ()
+
+
+def _variant(
+    does: Does, i: Instruction, inside: list[tuple[Instruction, Computation]], work: Mapping[Instruction, Work]
+) -> str:
+    target = calls.target(i) if i.opcode.startswith("custom-call") else ""
+    if does is Does.CONVOLUTION:
+        some = [site for site in inside if work.get(site[0])]
+        dtype = arithmetic(*max(some, key=lambda site: work[site[0]].flops or 0)) if some else ""
+        return f"{dtype} to filter" if "BackwardFilter" in target else dtype
+    if does in (Does.ATTENTION, Does.ATTENTION_BACKWARD):
+        return work[i].mask if i in work else ""
+    if does in (Does.GATHER, Does.SCATTER):
+        pieces = [_piece(*site) for site in inside if site[0].opcode == str(does)]
+        if max((size for size, _ in pieces), default=0) < _ROW:
+            return "elements"
+        return "narrow rows" if does is Does.SCATTER and min(width for _, width in pieces) < 4 else "rows"
+    if does is Does.SORT:
+        if "cub" in target:
+            return "library" if _ONE_ROW.search(i.extras) else "library, rows"
+        return "top_k" if target else _rows(inside)
+    if does is Does.SCAN:
+        return "narrow" if any(shape.bytes < 4 * shape.elements for shape in arrays(i.shape)) else ""
+    return ""
+
+
+def _piece(i: Instruction, where: Computation) -> tuple[int, int]:
+    """Bytes that a gather reads, or a scatter writes, in one place; and of one element."""
+    operands = operand_shapes(i, where)
+    if not operands:
+        return 0, 0
+    width = operands[0].bytes // max(1, operands[0].elements)
+    if i.opcode == "gather":
+        sizes = [int(size) for size in re.findall(r"\d+", i.braced("slice_sizes") or "")]
+    else:
+        window = [int(dim) for dim in re.findall(r"\d+", i.braced("update_window_dims") or "")]
+        sizes = [operands[-1].dims[dim] for dim in window if dim < len(operands[-1].dims)]
+    return prod(sizes) * width, width
+
+
+def _rows(inside: list[tuple[Instruction, Computation]]) -> str:
+    """Whether what is sorted fits into a multiprocessor's own memory."""
+    for i, _ in inside:
+        if i.opcode == "sort" and (dims := re.findall(r"\d+", i.braced("dimensions") or "")):
+            return "long rows" if arrays(i.shape)[0].dims[int(dims[0])] > _SHORT else "short rows"
+    return ""
+
+
 def _all_inside(scope: Scope) -> Iterator[tuple[Instruction, Computation]]:
     """The instructions of a fused computation, and of those fused into it."""
     for i in scope.computation.instructions:
@@ -287,7 +377,7 @@ def _read(inside: Scope) -> int:
 
 
 def _read_of(parameter: Instruction, inside: Scope) -> int:
-    """All of it, or what is sliced out of it; nothing of a stack that a slice is put into."""
+    """All of it, or what is sliced out of it; nothing of what a slice is put into, or elements are scattered to."""
     whole, part = in_memory(parameter.shape), 0
     for user, via in _users(parameter, inside.computation):
         if user.opcode in SLICES and user.operands[0] == via.name:
@@ -299,7 +389,7 @@ def _read_of(parameter: Instruction, inside: Scope) -> int:
                 for name, number in fused.computation.parameters.items()
                 if number in numbers
             )
-        elif user.opcode != "dynamic-update-slice" or user.operands[0] != via.name:
+        elif user.opcode not in UPDATES or user.operands[0] != via.name:
             return whole
     return min(part, whole)
 
@@ -323,6 +413,8 @@ def _written(inside: Computation, i: Instruction, in_scratchpad: Sequence[bool])
         return 0
     if i.opcode == "dynamic-update-slice":
         return sum(shape.bytes for shape in arrays(inside.by_name[i.operands[1]].shape))
+    if i.opcode == "scatter":
+        return _scattered(operand_shapes(i, inside))
     return sum(shape.bytes for shape in arrays(i.shape))
 
 
@@ -330,3 +422,8 @@ def _written(inside: Computation, i: Instruction, in_scratchpad: Sequence[bool])
 def in_memory(type_: str) -> int:
     """Bytes of a type that lie in a device's memory, not in a TPU's scratchpad."""
     return sum(arrays(one)[0].bytes for one in laid_out(type_) if _SCRATCHPAD not in one)
+
+
+def _scattered(operands: Sequence[Shape]) -> int:
+    """Read and written where a scatter puts its updates, the last third of its operands."""
+    return 2 * sum(shape.bytes for shape in operands[-(len(operands) // 2) :])

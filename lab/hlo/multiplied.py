@@ -41,7 +41,7 @@ def product_of(i: Instruction, where: Computation, work: Work) -> Product | None
     if len(operands) < 2 or not work.flops:
         return None
     lhs, rhs = operands[:2]
-    dtype = _arithmetic(i, lhs.dtype, rhs.dtype)
+    dtype = arithmetic(i, where)
     if i.opcode == "dot" or i.opcode.startswith("custom-call"):
         batch_dims, contracted = _dims(i)
         if contracted and all(dim < len(lhs.dims) for dim in (*batch_dims, *contracted)):
@@ -72,8 +72,9 @@ def _dims(i: Instruction) -> tuple[list[int], list[int]]:
     )
 
 
-def _arithmetic(i: Instruction, lhs: str, rhs: str) -> str:
+def arithmetic(i: Instruction, where: Computation) -> str:
     """What GPUs multiply in; the narrower operand of two decides nothing: it is widened first."""
+    lhs, rhs = (shape.dtype for shape in operand_shapes(i, where)[:2])
     dtype = lhs if lhs[:2] == rhs[:2] else max(lhs, rhs, key=_bits)
     if dtype.startswith("f8"):
         return "f8"
@@ -81,7 +82,7 @@ def _arithmetic(i: Instruction, lhs: str, rhs: str) -> str:
         return dtype
     text = i.attributes + i.extras
     algorithm, precision = _ALGORITHM.search(text), _PRECISION.search(text)
-    name = algorithm[1].lower().removeprefix("dot_") if algorithm else ""
+    name = algorithm[1].lower().removeprefix("alg_").removeprefix("dot_") if algorithm else ""
     if name and name != "unset":
         return "bf16" if name == "bf16_bf16_f32" else name if "_x" in name else name.split("_")[0]
     return "f32" if precision and precision[1].lower() == "highest" else "tf32"

@@ -31,7 +31,8 @@ class Prices:
         """The slower of what it computes and of its traffic; what no rate covers takes at least its traffic, and
         its FLOPs at the data sheet's full rate, and rests on nothing."""
         passes = self._passes(kernel.bytes)
-        if kernel.flops and kernel.cycles is not None and self.rates.clock_hz:
+        is_computing = kernel.flops or kernel.does is Does.ARITHMETIC
+        if is_computing and kernel.cycles is not None and self.rates.clock_hz:
             return Priced(kernel.cycles / self.rates.clock_hz, Basis.ESTIMATED, "XLA's cycles", CYCLES_SPREAD)
         if kernel.does is Does.PASS:
             return passes
@@ -62,8 +63,7 @@ class Prices:
     def _work(self, kernel: Kernel) -> Priced | None:
         if kernel.does is Does.PRODUCT:
             return self._product(kernel)
-        dtype = kernel.product.dtype if kernel.product else ""
-        rate = self._by_kind.get((kernel.does, dtype)) or self._by_kind.get((kernel.does, ""))
+        rate = self._by_kind.get((kernel.does, kernel.variant)) or self._by_kind.get((kernel.does, ""))
         if rate is None:
             return None
         amount = kernel.flops if rate.of == "flops" else kernel.bytes
@@ -86,11 +86,12 @@ class Prices:
 
     @cached_property
     def _by_kind(self) -> dict[tuple[Does, str], Work]:
-        return {(work.does, work.dtype): work for work in self.rates.work}
+        return {(work.does, work.variant): work for work in self.rates.work}
 
 
 def _name(kernel: Kernel) -> str:
     if kernel.does is Does.UNKNOWN:
         return f"calls of {kernel.target}" if kernel.target else f"kernels such as {kernel.name}"
-    dtype = f"{kernel.product.dtype} " if kernel.product else ""
-    return f"{dtype}{kernel.does}s" if kernel.does is Does.PRODUCT else f"{dtype}{kernel.does}"
+    if kernel.does is Does.PRODUCT:
+        return f"{kernel.product.dtype} products" if kernel.product else "products"
+    return f"{kernel.does} ({kernel.variant})" if kernel.variant else str(kernel.does)

@@ -1,6 +1,5 @@
 """Rates that others published, and what is worked out from data sheets, in the lab's form: `python -m
-lab.measure.rates.published ORACLE RESULTS` writes the files of `chips/` anew, of the H200, which was measured, only its
-links.
+lab.measure.rates.published ORACLE RESULTS` writes the files of `chips/` anew, the H200's from what was measured here.
 
 ORACLE holds `matmul_rates.csv` and `collective_perf_train.csv`, XLA's own tables; RESULTS what `lab bench` and `lab
 tour` have saved.
@@ -18,6 +17,7 @@ from lab.core.codec import to_text
 from lab.core.ledger import Kind
 from lab.hlo.kernels import Does
 from lab.measure.rates import nccl, tpus, xla_tables
+from lab.measure.rates.fitted import fitted, timed_from
 from lab.measure.rates.table import SCHEMA, Basis, ChipRates, LinkRate, Passes, Products, Source, rates_of
 from lab.meshes.documents import read_json
 from lab.meshes.hardware import Chip, chip, chip_names, measured_points
@@ -28,6 +28,7 @@ H200: Final = "h200"
 _UNMEASURED: Final = 0.3
 """Spread of what is worked out from a data sheet; assumed."""
 _H100_BENCH, _H200_TOUR, _SHEET, _SAME_DIE = "lab-h100", "lab-h200", "sheet", "same-die"
+_H200_KERNELS: Final = "lab-h200-kernels"
 _TPU_RECIPES: Final = "AI-Hypercomputer/tpu-recipes, microbenchmarks (commit c8cfe2f, August 2026)"
 _CHAINS: Final = "chains of dependent calls; a gather and a scatter were timed together and take half each"
 
@@ -52,6 +53,13 @@ SOURCES: Final = {
         "results/tour_2xh200_jax0.11.2.json, tour_4xh200_jax0.11.2_times.json: lab tour, 2 and 4 x H200, jax 0.11.2",
         "2026-11-28",
         _CHAINS,
+    ),
+    _H200_KERNELS: Source(
+        Basis.MEASURED,
+        "results/kernels_1xh200_jax0.11.2.json.xz: lab bench rates, 1 x H200 (driver 580.159.04), jax 0.11.2",
+        "2026-11-30",
+        "chains of dependent calls in one program, run one after the other without waiting (lab.measure.bench."
+        "kernel_times); of sorts and scans less the copy that each call made of its input",
     ),
     nccl.SOURCE: Source(
         Basis.DATA_SHEET,
@@ -219,6 +227,15 @@ def _with_sources(rates: ChipRates) -> ChipRates:
     return replace(rates, sources={name: SOURCES[name] for name in sorted(named)})
 
 
+def measured(oracle: Path, results: Path) -> ChipRates:
+    """The H200's rates: of its kernels, of its links, and what kernels lose to communication on two of them."""
+    timed = timed_from(results / "kernels_1xh200_jax0.11.2.json.xz")
+    kernels = fitted(H200, timed, xla_tables.UNITS["h100"], (_H200_KERNELS, SOURCES[_H200_KERNELS]))
+    tour = read_json(results / "tour_2xh200_jax0.11.2.json", "expected what lab tour saved")["rates"]
+    slowed = {name: tour[name] for name in ("slowed_products", "slowed_memory")}
+    return with_links(replace(kernels, **slowed), oracle, results)
+
+
 def with_links(h200: ChipRates, oracle: Path, results: Path) -> ChipRates:
     """The H200's rates with those of its links, and their sources."""
     links, wires = h200_links(oracle, results), (nccl.network(chip(H200)),)
@@ -227,9 +244,13 @@ def with_links(h200: ChipRates, oracle: Path, results: Path) -> ChipRates:
 
 
 def main(oracle: Path, results: Path) -> None:
-    found = {H200: with_links(rates_of(H200), oracle, results), **published(oracle, results)}
-    for name, rates in found.items():
-        (CHIPS / f"{name}.json").write_text(to_text(rates) + "\n")
+    _write(measured(oracle, results))
+    for rates in published(oracle, results).values():
+        _write(rates)
+
+
+def _write(rates: ChipRates) -> None:
+    (CHIPS / f"{rates.chip}.json").write_text(to_text(rates) + "\n")
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ class Work:
     """Of one kind of kernel: seconds are alpha_s + work / per_s, of FLOPs or of bytes read and written.
 
     Attributes:
-      dtype: that it holds for; any by default.
+      variant: of the kernel (`lab.hlo.kernels.Kernel`); any by default.
     """
 
     does: Does
@@ -104,7 +104,7 @@ class Work:
     per_s: float
     spread: Spread
     source: str
-    dtype: str = ""
+    variant: str = ""
 
     @property
     def rate(self) -> Rate:

@@ -64,6 +64,7 @@ ENTRY %main (x: f32[64], stack: f32[8,64], w: f32[64,4], i: s32[], t: f32[16,4])
   %t = f32[16,4]{1,0} parameter(4)
 """
 TAIL = "\n}\n"
+SORTED = Kernel("k", 4 * 256, 0, does=Does.SORT, variant="short rows")
 
 
 def entry(*lines: str) -> tuple:
@@ -86,7 +87,7 @@ def entry(*lines: str) -> tuple:
             Kernel("k", 2048 + 1024 + 128, 2 * 8 * 64 * 4, does=Does.PRODUCT, product=Product(1, 8, 4, 64, "tf32")),
         ),
         ("ROOT %k = f32[64]{0} copy(%x)", Kernel("k", 2 * 256, 0)),
-        ("ROOT %k = (f32[64]{0}, f32[64]{0}) sort(%x, %x), dimensions={0}", Kernel("k", 4 * 256, 0, does=Does.SORT)),
+        ("ROOT %k = (f32[64]{0}, f32[64]{0}) sort(%x, %x), dimensions={0}", SORTED),
         (
             'ROOT %k = () custom-call(%x), custom_call_target="their_kernel"',
             Kernel("k", 256, 0, does=Does.UNKNOWN, target="their_kernel"),
@@ -106,6 +107,63 @@ def entry(*lines: str) -> tuple:
 )
 def test_a_kernel_touches_what_it_needs_and_no_more(line, expected):
     assert entry(line) == (expected,)
+
+
+GATHER = "offset_dims={%s}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1%s}"
+SCATTER = "update_window_dims={%s}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1"
+MOVED = """
+  %rows = f32[100,64]{1,0} parameter(5)
+  %halves = bf16[100,64]{1,0} parameter(6)
+  %numbers = f32[100]{0} parameter(7)
+  %at = s32[8,1]{1,0} parameter(8)
+  %news = f32[8,64]{1,0} parameter(9)
+  %new_halves = bf16[8,64]{1,0} parameter(10)
+  %few = f32[8]{0} parameter(11)
+"""
+
+
+@pytest.mark.parametrize(
+    "line, moved, does, variant",
+    [
+        (f"f32[8,64]{{1,0}} gather(%rows, %at), {GATHER % (1, ',64')}", 2 * 2048, Does.GATHER, "rows"),
+        (f"f32[8]{{0}} gather(%numbers, %at), {GATHER % ('', '')}", 2 * 32, Does.GATHER, "elements"),
+        (f"f32[100,64]{{1,0}} scatter(%rows, %at, %news), {SCATTER % 1}", 3 * 2048 + 32, Does.SCATTER, "rows"),
+        (
+            f"bf16[100,64]{{1,0}} scatter(%halves, %at, %new_halves), {SCATTER % 1}",
+            3 * 1024 + 32,
+            Does.SCATTER,
+            "narrow rows",
+        ),
+        (f"f32[100]{{0}} scatter(%numbers, %at, %few), {SCATTER % ''}", 3 * 32 + 32, Does.SCATTER, "elements"),
+        (
+            '(f32[64]{0}, f32[64]{0}) custom-call(%x, %x), custom_call_target="xla.gpu.ext.cub_sort_pairs", '
+            "backend_config={descending = false, batch_size = 1 : i64}",
+            3 * 256,
+            Does.SORT,
+            "library",
+        ),
+        (
+            '(f32[64]{0}, f32[64]{0}) custom-call(%x, %x), custom_call_target="xla.gpu.ext.cub_sort_pairs", '
+            "backend_config={descending = false, batch_size = 16 : i64}",
+            3 * 256,
+            Does.SORT,
+            "library, rows",
+        ),
+    ],
+)
+def test_what_moves_touches_its_rows_and_says_what_they_are(line, moved, does, variant):
+    (kernel,) = entry(*MOVED.strip().splitlines(), f"ROOT %k = {line}")
+    assert (kernel.bytes, kernel.does, kernel.variant) == (moved, does, variant)
+
+
+@pytest.mark.parametrize("times, does", [(3, Does.PASS), (30, Does.ARITHMETIC)])
+def test_a_pass_that_computes_more_than_it_moves_is_arithmetic(times, does):
+    chain = "".join(f"  %t{i} = f32[64]{{0}} tanh(%{f't{i - 1}' if i else 'a'})\n" for i in range(times))
+    fused = f"%fused_more (a: f32[64]) -> f32[64] {{\n  %a = f32[64]{{0}} parameter(0)\n{chain}"
+    fused += f"  ROOT %r = f32[64]{{0}} negate(%t{times - 1})\n}}\n\n%fused_add"
+    line = "  ROOT %k = f32[64]{0} fusion(%x), kind=kLoop, calls=%fused_more"
+    (kernel,) = steps(HEAD.replace("%fused_add", fused, 1) + line + TAIL)
+    assert (kernel.bytes, kernel.does) == (512, does)
 
 
 def test_the_workspace_of_a_library_is_no_traffic():
