@@ -15,6 +15,7 @@ from lab.cli.output import print_json, print_text
 from lab.cli.programs import CompilerEnded, Script, programs
 from lab.cli.progress import stages
 from lab.cli.refusals import UNUSABLE, refuse
+from lab.cli.studies import Study, studied
 from lab.compile import sources
 from lab.compile.other_process import Call, Stage, other_process
 from lab.compile.saved import saved_as
@@ -26,6 +27,7 @@ from lab.meshes.axes import TypedAxes
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target
 from lab.report.diagnosis import diagnosis_text
+from lab.report.seconds import time_lines
 
 
 @click.command(cls=options.OfScripts)
@@ -74,35 +76,39 @@ def inspect(
     if any(map(_is_built, given)):
         # So that XLA says where it finds no way between two shardings; what it says is caught.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    studied: list[tuple[str, int, diagnosis.Diagnosis]] = []
+    found: list[tuple[str, int, Study]] = []
     refusals = []
     with stages() as stage:
         with other_process(stage) as call:
             for source in given:
                 try:
                     those = _diagnosed(source, mesh, target, stage, call, script, prove)
-                    studied += [(source, which, each) for which, each in enumerate(those)]
+                    found += [(source, which, each) for which, each in enumerate(those)]
                 except UsageError as refusal:
                     if len(given) == 1 or not _is_built(source):
                         raise
                     refusals.append(refusal)  # The other programs may do.
-        diagnoses = [_tried(source, which, each, mesh, target, stage, script) for source, which, each in studied]
+        studies = [
+            replace(each, diagnosis=_tried(source, which, each.diagnosis, mesh, target, stage, script))
+            for source, which, each in found
+        ]
     for each in refusals:
         refuse(each)
-    if not diagnoses:
+    if not studies:
         return UNUSABLE
+    diagnoses = [each.diagnosis for each in studies]
     if html:
         from lab.report.html import reports
 
-        write_whole(html, reports.inspection(diagnoses))
+        write_whole(html, reports.inspection(diagnoses, [each.time for each in studies]))
     if as_json:
-        print_json(diagnoses if len(diagnoses) + len(refusals) > 1 else diagnoses[0])
+        print_json(studies if len(studies) + len(refusals) > 1 else studies[0])
     else:
-        print_text("\n\n".join(map(diagnosis_text, diagnoses)))
+        print_text("\n\n".join("\n".join([diagnosis_text(each.diagnosis), *time_lines(each.time)]) for each in studies))
     if refusals:
         return UNUSABLE
-    found = [finding for each in diagnoses for finding in each.findings]
-    if any(finding.kind in kinds or ("any" in kinds and not finding.is_remark) for finding in found):
+    findings = [finding for each in diagnoses for finding in each.findings]
+    if any(finding.kind in kinds or ("any" in kinds and not finding.is_remark) for finding in findings):
         return 1
     partly = [each.ledger.source for each in diagnoses if not each.ledger.is_complete]
     if kinds and partly:
@@ -123,14 +129,14 @@ def _diagnosed(
     call: Call,
     script: Script,
     prove: bool,
-) -> list[diagnosis.Diagnosis]:
+) -> list[Study]:
     try:
-        return programs(source, mesh, target, stage, call, partial(diagnosis.of, prove=prove), script)
+        return programs(source, mesh, target, stage, call, partial(studied, prove=prove), script)
     except CompilerEnded:
         if not prove:
             raise
         # It may be a change that XLA aborts at.
-        of = partial(diagnosis.of, why_not="the process ended while it compiled the program or a change of it")
+        of = partial(studied, why_not="the process ended while it compiled the program or a change of it")
         return programs(source, mesh, target, stage, call, of, script)
 
 

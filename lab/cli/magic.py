@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lab import diagnosis
 from lab.cli import options
 from lab.cli.output import print_text
 from lab.cli.programs import read_built
 from lab.cli.refusals import refuse
+from lab.cli.studies import studied
 from lab.compile import sources
 from lab.meshes.axes import TypedAxes
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target
 from lab.report.diagnosis import diagnosis_text
+from lab.report.seconds import time_lines
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -75,9 +76,10 @@ def _inspect(asked: tuple[InteractiveShell, str], mesh: TypedAxes | None, target
         program, args, on = moved_to(target, mesh, name, program, args, named)
     elif named:
         program = partial(program, **named)
-    found = diagnosis.of(read_built(lambda _: nullcontext(), name, program, args, on, target), prove=prove)
-    print_text(diagnosis_text(found))
-    display({"text/html": notebook.page_html(reports.inspection([found]))}, raw=True)  # type: ignore[no-untyped-call]
+    found = studied(read_built(lambda _: nullcontext(), name, program, args, on, target), prove)
+    print_text("\n".join([diagnosis_text(found.diagnosis), *time_lines(found.time)]))
+    page = reports.inspection([found.diagnosis], [found.time])
+    display({"text/html": notebook.page_html(page)}, raw=True)  # type: ignore[no-untyped-call]
 
 
 def _called(text: str, names: dict[str, Any]) -> tuple[str, Any, tuple[Any, ...], dict[str, Any]]:

@@ -27,8 +27,8 @@ class Described(NamedTuple):
 def described() -> tuple[Described, ...]:
     """All of them; a type stands beside the code that fills it, and some of that imports JAX."""
     from lab.cli.list import ExperimentJson
+    from lab.cli.studies import InspectionJson
     from lab.core.changes import DifferenceJson
-    from lab.diagnosis.diagnosis import DiagnosisJson
     from lab.harness.fit.schemas import FitJson
     from lab.harness.schemas import RunJson
     from lab.measure.accuracy import Accuracy
@@ -43,7 +43,7 @@ def described() -> tuple[Described, ...]:
     from lab.report.plots import PlotJson
 
     return (
-        Described("ledger", DiagnosisJson, "lab inspect --json (of several programs, a list of them)"),
+        Described("ledger", InspectionJson, "lab inspect --json (of several programs, a list of them)"),
         Described("time", PredictionJson, "lab time --json (of several programs, a list of them)"),
         Described("accuracy", Accuracy, "lab time --accuracy --json"),
         Described("diff", DifferenceJson, "lab diff --json"),

@@ -69,5 +69,7 @@ def listed(names: Iterable[str]) -> str:
 
 def seconds_text(seconds: float) -> str:
     """`1.26 ms`: three digits, in the unit that suits."""
-    unit, scale = next(((unit, scale) for unit, scale in (("s", 1), ("ms", 1e3)) if seconds * scale >= 1), ("us", 1e6))
+    unit, scale = next(
+        ((unit, scale) for unit, scale in (("s", 1), ("ms", 1e3)) if seconds * scale >= 0.9995), ("us", 1e6)
+    )
     return f"{seconds * scale:.3g} {unit}"

@@ -36,7 +36,31 @@ def tables(found: Prediction) -> list[tuple[str, list[Column]]]:
 def headlines(found: Prediction) -> list[str]:
     """The time, what it goes into, how well the chip is used, and what it rests on."""
     time = found.time
-    whole = time.total or 1.0
+    sure = "" if found.is_known else "at least "
+    return [
+        f"{found.source or 'program'} on {found.target} ({found.chip}): {sure}{seconds_text(time.total)} a step, "
+        f"{seconds_text(found.low)} to {seconds_text(found.high)} as far as measurements lie from their rates",
+        f"of which {told(found)}",
+        *use_lines(found),
+        coverage_line(found),
+        *folder_lines(common_folder(found.ledger)),
+    ]
+
+
+def time_lines(found: Prediction | None) -> list[str]:
+    """In one, for who looks at something else."""
+    if found is None:
+        return []
+    sure = "" if found.is_known else "at least "
+    return [
+        f"time of a step: {sure}{seconds_text(found.time.total)}, of which {told(found)}; {coverage_line(found)} "
+        "(lab time tells more)"
+    ]
+
+
+def told(found: Prediction) -> str:
+    """What the time goes into."""
+    time, whole = found.time, found.time.total or 1.0
     shares = [
         ("products", time.products),
         ("other kernels", time.memory),
@@ -44,24 +68,15 @@ def headlines(found: Prediction) -> list[str]:
         ("kernels slowed by communication beside them", time.slowed),
         ("waiting for copies", time.copying),
     ]
-    told = ", ".join(f"{name} {seconds_text(spent)} ({share_text(spent / whole)})" for name, spent in shares if spent)
-    sure = "" if found.is_known else "at least "
-    return [
-        f"{found.source or 'program'} on {found.target} ({found.chip}): {sure}{seconds_text(time.total)} a step, "
-        f"{seconds_text(found.low)} to {seconds_text(found.high)} as far as measurements lie from their rates",
-        f"of which {told}" if told else "of which nothing is known",
-        *use_lines(found),
-        coverage_line(found),
-        *folder_lines(common_folder(found.ledger)),
-    ]
+    return ", ".join(f"{name} {seconds_text(spent)} ({share_text(spent / whole)})" for name, spent in shares if spent)
 
 
 def use_lines(found: Prediction) -> list[str]:
-    told = [
+    uses = [
         ("MFU", found.mfu, "FLOPs of products that the step needs, recomputation left out"),
         ("HFU", found.hfu, "all that its kernels multiply"),
     ]
-    shares = [f"{name} {share_text(share)} ({what})" for name, share, what in told if share is not None]
+    shares = [f"{name} {share_text(share)} ({what})" for name, share, what in uses if share is not None]
     return [f"{', '.join(shares)}, over the {DTYPE} peak of the data sheet"] if shares else []
 
 

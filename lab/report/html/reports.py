@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import starmap, zip_longest
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
@@ -23,7 +24,7 @@ from lab.report.diagnosis import (
     verdict,
     waste_text,
 )
-from lab.report.html import ledgers, runs
+from lab.report.html import ledgers, runs, seconds
 from lab.report.html.audit import audit
 from lab.report.html.holding import holding
 from lab.report.html.markup import element, joined, paragraphs, words
@@ -36,12 +37,15 @@ if TYPE_CHECKING:
     from lab.harness.decoder.training import TrainingResult
     from lab.harness.question import Answer
     from lab.harness.result import Result
+    from lab.measure.prediction import Prediction
 
 
-def inspection(diagnoses: Sequence[Diagnosis]) -> str:
-    """What is wrong with each program, then what it communicates."""
+def inspection(diagnoses: Sequence[Diagnosis], times: Sequence[Prediction | None] = ()) -> str:
+    """What is wrong with each program, then how long a step takes, where that is known, and what it communicates."""
     sources = [diagnosis.ledger.source or "program" for diagnosis in diagnoses]
-    return document(f"lab inspect: {', '.join(sources)}", _found(diagnoses), list(map(_program, diagnoses)))
+    return document(
+        f"lab inspect: {', '.join(sources)}", _found(diagnoses), list(starmap(_program, zip_longest(diagnoses, times)))
+    )
 
 
 def experiments(
@@ -90,7 +94,7 @@ def _found(diagnoses: Sequence[Diagnosis]) -> Verdict:
     return Verdict(f"{word[0].upper()}{word[1:]}", sentences, "bad" if is_bad or too_large else tone)
 
 
-def _program(diagnosis: Diagnosis) -> Part:
+def _program(diagnosis: Diagnosis, time: Prediction | None) -> Part:
     folder = common_folder(diagnosis.ledger, findings=diagnosis.findings)
     short = short_diagnosis(diagnosis, folder)
     lead = [] if diagnosis.ledger.transfers else ["it communicates nothing"]
@@ -99,6 +103,7 @@ def _program(diagnosis: Diagnosis) -> Part:
         headline(diagnosis.ledger),
         (
             Section("Findings", findings(short)),
+            *[Section("Time of a step", seconds.section(time)) for time in (time,) if time],
             Section("What fills the memory", holding(short)),
             *ledgers.sections(short.ledger),
         ),
