@@ -17,9 +17,11 @@ from lab.core.codec import to_text
 from lab.core.files import write_whole
 from lab.measure.bench.sizes import parse_sizes, size_text
 from lab.meshes.axes import Axes
+from lab.meshes.errors import UsageError
 from lab.meshes.platforms import Platform
 from lab.meshes.targets import Target
 
+RATES = "rates"
 SIZES, CPU_SIZES = "1KiB..1GiB", "1KiB..1MiB"
 
 
@@ -74,7 +76,15 @@ def bench(
     Fits a latency and a bandwidth to each algorithm. PRIMITIVE is one of lab.collectives, such as all_reduce; by
     default all. The mesh is by default one axis of all devices. The JSON of measured times is a link profile that
     lab.meshes.hardware.measured_link reads.
+
+    PRIMITIVE may be rates, alone: what the first attached GPU takes for products, passes over memory, attention,
+    convolutions, sorts and more, in two minutes. The JSON is in the form of the rates that ship with the lab.
     """
+    if RATES in primitives:
+        if any([len(primitives) > 1, algorithms, mesh, over, links, sizes, str(target) != "attached"]):
+            raise UsageError("lab bench rates is of one attached card: found more, expected only --save or --json")
+        _rates(target, save, as_json)
+        return
     from lab.measure.bench import run as benches
     from lab.report.bench import bench_text
 
@@ -93,3 +103,17 @@ def bench(
         print_json(found)
     else:
         print_text(bench_text(found))
+
+
+def _rates(target: Target, save: Path | None, as_json: bool) -> None:
+    from lab.measure.bench.card import card_rates
+    from lab.report.rates import rates_text
+
+    watch = partial(watched, describe=lambda family: family[0])
+    found = card_rates(target, shlex.join(["lab", *sys.argv[1:]]), watch)
+    if save:
+        write_whole(save, to_text(found.rates) + "\n")
+    if as_json:
+        print_json(found.rates)
+    else:
+        print_text(rates_text(found))

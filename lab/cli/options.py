@@ -105,7 +105,7 @@ def _tour_parts() -> Iterable[str]:
 def _primitives() -> Iterable[str]:
     from lab.collectives import ALGORITHMS
 
-    return ALGORITHMS
+    return [*ALGORITHMS, "rates"]
 
 
 def _algorithms() -> Iterable[str]:

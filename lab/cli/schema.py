@@ -34,6 +34,7 @@ def described() -> tuple[Described, ...]:
     from lab.measure.accuracy import Accuracy
     from lab.measure.bench.record import BenchJson
     from lab.measure.prediction import PredictionJson
+    from lab.measure.rates.table import ChipRates
     from lab.measure.redistribution.table import TableJson
     from lab.measure.tour.ahead import AheadJson
     from lab.measure.tour.tour import TourJson
@@ -50,6 +51,7 @@ def described() -> tuple[Described, ...]:
         Described("run", RunJson, "lab run --json, lab verify --json"),
         Described("fit", FitJson, "lab fit --json"),
         Described("bench", BenchJson, "lab bench --json"),
+        Described("rates", ChipRates, "lab bench rates --json"),
         Described("tour", TourJson, "lab tour --json"),
         Described("ahead", AheadJson, "python -m lab.tour.ahead RECORD"),
         Described("redistribution", TableJson, "python -m lab.redistribution.table PATH"),

@@ -56,7 +56,8 @@ SOURCES: Final = {
     ),
     _H200_KERNELS: Source(
         Basis.MEASURED,
-        "results/kernels_1xh200_jax0.11.2.json.xz: lab bench rates, 1 x H200 (driver 580.159.04), jax 0.11.2",
+        "results/kernels_1xh200_jax0.11.2.json.xz: the programs of lab bench rates, 1 x H200 (driver 580.159.04), jax "
+        "0.11.2",
         "2026-11-30",
         "chains of dependent calls in one program, run one after the other without waiting (lab.measure.bench."
         "kernel_times); of sorts and scans less the copy that each call made of its input",

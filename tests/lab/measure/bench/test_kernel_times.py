@@ -4,14 +4,18 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from lab.core.codec import from_json, to_json
 from lab.hlo.kernels import Does, Kernel
-from lab.measure.bench import kernel_times
+from lab.measure.bench import card, kernel_times
 from lab.measure.bench.kernel_programs import families
 from lab.measure.bench.kernel_times import Array, Program, lowered, observed
+from lab.measure.rates.table import Basis, ChipRates, Source
+from lab.report.rates import rates_text
 
 pytestmark = pytest.mark.compiles
 DEVICE = jax.devices("cpu")[0]
 ROWS = Program("sums", lambda x: jnp.sum(x, -1), (Array((64, 64), "float32"),), call_s=1e-4)
+SOURCE = Source(Basis.MEASURED, "a test", "", "")
 
 
 @pytest.fixture(autouse=True)
@@ -57,3 +61,20 @@ def test_kinds_of_kernels_are_seen_in_the_text_that_ran():
     sort = Program("sort", lambda x: jnp.sort(x, -1), (Array((64, 64), "float32"),), call_s=1e-3, alone=True)
     (one,) = observed([sort], DEVICE)
     assert Does.SORT in {step.does for step in one.steps if isinstance(step, Kernel)}
+
+
+def test_a_card_has_rates_of_the_kinds_that_ran():
+    memory = [
+        Program(f"memory {size}", lambda x: x + 1, (Array((size,), "float32"),), call_s=1e-5, carries=1)
+        for size in (1 << 8, 1 << 12, 1 << 14)
+    ]
+    sorts = [
+        Program(f"sort {size}", lambda x: jnp.sort(x, -1), (Array((size, 64), "float32"),), call_s=1e-3, alone=True)
+        for size in (16, 64, 128)
+    ]
+    broken = Program("broken", lambda x: x @ x, (Array((3, 4), "float32"),))
+    found = card.measured("h200", DEVICE, 4, SOURCE, [("memory", memory), ("sorts", [*sorts, broken])])
+    assert from_json(ChipRates, to_json(found.rates)) == found.rates
+    assert [work.does for work in found.rates.work] == [Does.SORT]
+    assert len(found.left_out) == 1 and found.left_out[0].startswith("broken: ")
+    assert "sort (short rows)" in rates_text(found)
