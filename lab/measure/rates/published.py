@@ -241,7 +241,9 @@ def with_links(h200: ChipRates, oracle: Path, results: Path) -> ChipRates:
     """The H200's rates with those of its links, and their sources."""
     links, wires = h200_links(oracle, results), (nccl.network(chip(H200)),)
     named = {one.source for one in links} | {one.source for one in wires}
-    return replace(h200, links=links, wires=wires, sources={**h200.sources, **{name: SOURCES[name] for name in named}})
+    return replace(
+        h200, links=links, wires=wires, sources={**h200.sources, **{name: SOURCES[name] for name in sorted(named)}}
+    )
 
 
 def main(oracle: Path, results: Path) -> None:
