@@ -26,6 +26,9 @@ FREE = frozenset(
 )
 """Opcodes without a kernel of their own."""
 _SCRATCHPAD = "S(1)"
+_ENTRY_BY_ENTRY = ("bitcast", "copy", "convert")
+_SAME_PLACE = "output_to_operand_aliasing={{}: (0, {})}"
+"""Of a fusion in a fusion, which only calls its operand otherwise."""
 SLICES = ("dynamic-slice", "slice", "gather")
 UPDATES = ("dynamic-update-slice", "scatter")
 """In place."""
@@ -242,7 +245,7 @@ def _kernel(i: Instruction, scope: Scope, work: Mapping[Instruction, Work]) -> K
     if i.opcode in ("fusion", "fusion-start") and (fused := scope.callee(i)):
         moved = _read(fused)
         if (root := fused.computation.root) is not None:
-            moved += _written(fused.computation, root, [_SCRATCHPAD in one for one in laid_out(i.shape)])
+            moved += _written(fused, root, [_SCRATCHPAD in one for one in laid_out(i.shape)])
         inside = list(_all_inside(fused))
     elif i.opcode in SLICES:
         moved = 2 * written
@@ -395,26 +398,28 @@ def _read_of(parameter: Instruction, inside: Scope) -> int:
 
 
 def _users(i: Instruction, inside: Computation) -> Iterator[tuple[Instruction, Instruction]]:
+    """Past what a kernel makes entry by entry, and so of those alone that are read of it."""
     for user in inside.users.get(i.name, ()):
-        if user.opcode == "bitcast":
+        if user.opcode in _ENTRY_BY_ENTRY or (user.opcode == "fusion" and _SAME_PLACE in user.tail):
             yield from _users(user, inside)
         else:
             yield user, i
 
 
-def _written(inside: Computation, i: Instruction, in_scratchpad: Sequence[bool]) -> int:
+def _written(inside: Scope, i: Instruction, in_scratchpad: Sequence[bool]) -> int:
     """Args: in_scratchpad: whether each result is."""
+    by_name = inside.computation.by_name
     if i.opcode == "tuple" and len(i.operands) == len(in_scratchpad):
-        results = [inside.by_name[operand] for operand in i.operands]
+        results = [by_name[operand] for operand in i.operands]
         return sum(_written(inside, one, [near]) for one, near in zip(results, in_scratchpad, strict=True))
-    if i.opcode == "bitcast" and i.operands[0] in inside.by_name:
-        return _written(inside, inside.by_name[i.operands[0]], in_scratchpad)
+    if i.opcode == "bitcast" and i.operands[0] in by_name:
+        return _written(inside, by_name[i.operands[0]], in_scratchpad)
+    if i.opcode == "fusion" and (fused := inside.callee(i)) and fused.computation.root:
+        return _written(fused, fused.computation.root, in_scratchpad)
     if all(in_scratchpad):
         return 0
     if i.opcode == "dynamic-update-slice":
-        return sum(shape.bytes for shape in arrays(inside.by_name[i.operands[1]].shape))
-    if i.opcode == "scatter":
-        return _scattered(operand_shapes(i, inside))
+        return sum(shape.bytes for shape in arrays(by_name[i.operands[1]].shape))
     return sum(shape.bytes for shape in arrays(i.shape))
 
 

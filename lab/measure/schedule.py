@@ -125,9 +125,9 @@ CORE, CAUSAL = "attention/core", Fraction(1, 2)
 def _fused(step: Step) -> Step:
     if not isinstance(step, Loop):
         return step
-    kernels = [one for one in step.body if isinstance(one, Kernel)]
-    if any(one.flops for one in kernels) and all(CORE in one.op_name for one in kernels if one.op_name):
-        return _attention(kernels, step.trips or 0)
+    multiplying = [one for one in step.body if isinstance(one, Kernel) and one.flops]
+    if multiplying and all(CORE in one.op_name for one in multiplying):
+        return _attention(multiplying, step.trips or 0)
     return replace(step, body=tuple(map(_fused, step.body)))
 
 
