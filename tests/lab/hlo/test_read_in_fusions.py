@@ -79,4 +79,4 @@ def test_what_lies_in_a_scratchpad_is_no_traffic():
     near = "bf16[8,64]{1,0:T(8,128)(2,1)S(1)}"
     text = TEXT.replace("BODY", "  ROOT %y = bf16[8,64]{1,0} negate(%x)").replace("RESULT", near)
     (kernel,) = steps(text)
-    assert kernel.bytes == 1024 + 4
+    assert kernel.bytes == 1024
