@@ -109,7 +109,7 @@ def composed_experiment(
         predict=_predict,
         composition=_composition,
         claims=claims,
-        step=TrainingStep(_start, _in_model_order, order=_order, parts=_parts),
+        step=TrainingStep(start, _in_model_order, order=token_order, parts=_parts),
         memory=lambda style, shape, axes, memory_bytes: memory(configuration(shape, axes), style, shape, memory_bytes),
         host_bytes=lambda shape, axes: offloaded_bytes(configuration(shape, axes).strategy, shape, axes),
         state=lambda shape, mesh: _build("explicit", shape, mesh)[1][0],
@@ -162,7 +162,8 @@ def computed(shape: ComposedShape, axes: Axes, measured: Ledger | None) -> Compu
     return replace(found, compiled=once, compiled_by_stages=compiled or ())
 
 
-def _start(shape: ComposedShape, axes: Axes, weights: Parameters) -> Any:
+def start(shape: ComposedShape, axes: Axes, weights: Parameters) -> Any:
+    """What the first step begins with: weights, and moments of zeros."""
     of = configuration(shape, axes)
     sized = composed.sized(of, shape)
     if isinstance(sized, PipelineShape):
@@ -179,7 +180,8 @@ def _parts(shape: ComposedShape, axes: Axes) -> int:
     return axes.shape.get(CONTEXT, 1) if shape.experts else 1
 
 
-def _order(shape: ComposedShape, axes: Axes) -> Sequence[int]:
+def token_order(shape: ComposedShape, axes: Axes) -> Sequence[int]:
+    """In which the step takes the tokens of a sequence."""
     ranks = axes.shape.get(CONTEXT, 1)
     is_zigzag = ranks > 1 and shape.attention == "zigzag"
     return np.asarray(ZIGZAG.whole(shape.length, ranks)).tolist() if is_zigzag else as_they_come(shape, axes)

@@ -1,0 +1,172 @@
+"""Checkpoints of a training: saved sharded and in the background by Orbax, and restored under any sharding.
+
+A checkpoint holds all that decides how a training goes on: state, random key, place in the data and step
+(`ch26.consistency`). Orbax writes a step into a folder of another name and renames it when every process has written
+its shards, so that what is not committed has no name of a step. What is committed and damaged later is found by digests
+of the arrays themselves: TensorStore notices a file that is cut short, and returns other numbers for a bit that
+flipped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
+
+from lab.meshes.errors import UsageError, one_line
+from lab.resilience.digest import digests
+
+STATE, PROGRESS = "state", "progress"
+
+
+class Snapshot(NamedTuple):
+    """What a training goes on from.
+
+    Attributes:
+      state: a tree of arrays, as a step takes it.
+      key: a random key, typed and whole on each process, from which all later ones are made.
+      position: sequences of the data that were read.
+      step: steps that were made.
+    """
+
+    state: Any
+    key: jax.Array
+    position: int
+    step: int
+
+
+class DamagedCheckpoint(Exception):
+    """A committed checkpoint whose arrays are not those that were saved."""
+
+
+@contextmanager
+def checkpoints(folder: Path, keep: int = 2) -> Iterator[ocp.CheckpointManager]:
+    """The checkpoints in a folder, the newest `keep` of them; on leaving, the one that is being written is finished.
+
+    What an earlier run left unfinished is removed. Of several processes each must be here, with one folder.
+    """
+    options = ocp.CheckpointManagerOptions(
+        max_to_keep=keep, enable_async_checkpointing=True, cleanup_tmp_directories=True
+    )
+    with ocp.CheckpointManager(folder.absolute(), options=options) as manager:
+        yield manager
+
+
+def save(manager: ocp.CheckpointManager, snapshot: Snapshot) -> None:
+    """Returns once the arrays are copied to the host, and writes them in the background.
+
+    Waits for the save before this one.
+
+    Raises:
+      OSError or ValueError: what stopped the save before; its step is not committed, and this one is not begun.
+    """
+    arrays = _named(snapshot.state)
+    progress = {
+        "step": snapshot.step,
+        "position": snapshot.position,
+        "key": {
+            "impl": str(jax.random.key_impl(snapshot.key)),
+            "data": np.asarray(jax.random.key_data(snapshot.key)).tolist(),
+        },
+        "digests": digests(arrays),
+    }
+    saved = {
+        STATE: ocp.args.StandardSave(arrays),
+        PROGRESS: ocp.args.JsonSave(progress | {"sha256": _sha256(progress)}),
+    }
+    manager.save(snapshot.step, args=ocp.args.Composite(**saved))
+
+
+def committed(folder: Path) -> tuple[int, ...]:
+    """Steps in the folder that were committed, the oldest first."""
+    return (
+        tuple(sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())) if folder.exists() else ()
+    )
+
+
+def restore(folder: Path, step: int, like: Any) -> Snapshot:
+    """A committed step, on the mesh and in the layout of `like`, whatever it was saved on; each device reads its own.
+
+    Args:
+      like: the state as `ShapeDtypeStruct`s with shardings.
+    Raises:
+      DamagedCheckpoint: it cannot be read, or an array is not the one that was saved.
+      UsageError: the state has other arrays, shapes or types.
+    """
+    at, wanted = folder.absolute() / str(step), _named(like)
+    try:
+        # Without a manager, at whose barrier the others would wait for a process that cannot read.
+        progress = ocp.JsonCheckpointHandler().restore(at / PROGRESS, args=ocp.args.JsonRestore())
+        is_whole = progress.pop("sha256") == _sha256(progress)
+        _check_same(step, wanted, ocp.StandardCheckpointHandler().metadata(at / STATE).tree)
+        arrays = ocp.StandardCheckpointHandler().restore(at / STATE, args=ocp.args.StandardRestore(wanted))
+    except UsageError:
+        raise
+    except Exception as unreadable:  # Orbax raises bare exceptions for what TensorStore cannot read.
+        said = one_line(unreadable).partition(" See full TensorStore details")[0]
+        raise DamagedCheckpoint(f"step {step} in {folder}: {said}") from unreadable
+    found = digests(arrays)
+    others = [name for name, saved in progress["digests"].items() if found[name] != saved]
+    if others or not is_whole:
+        raise DamagedCheckpoint(f"step {step} in {folder}: not as it was saved: {', '.join(others) or PROGRESS}")
+    leaves, tree = jax.tree.flatten_with_path(like)
+    state = jax.tree.unflatten(tree, [arrays[_name(path)] for path, _ in leaves])
+    key = jax.random.wrap_key_data(jnp.array(progress["key"]["data"], jnp.uint32), impl=progress["key"]["impl"])
+    return Snapshot(state, key, progress["position"], progress["step"])
+
+
+def restore_newest(folder: Path, like: Any) -> Snapshot | None:
+    """The newest step that every process can restore; None where none is committed.
+
+    Raises:
+      DamagedCheckpoint: there are some, and none of them can be restored.
+      UsageError: as `restore`.
+    """
+    damaged = None
+    for step in reversed(committed(folder)):
+        try:
+            snapshot = restore(folder, step, like)
+        except DamagedCheckpoint as found:
+            snapshot, damaged = None, found
+        if _everyone(snapshot is not None):
+            return snapshot
+        damaged = damaged or DamagedCheckpoint(f"step {step} in {folder}: another process cannot restore it")
+    if damaged:
+        raise damaged
+    return None
+
+
+def _sha256(progress: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(progress, sort_keys=True).encode()).hexdigest()
+
+
+def _everyone(holds: bool) -> bool:
+    """Whether it holds on each process."""
+    return holds if jax.process_count() == 1 else bool(np.all(multihost_utils.process_allgather(np.array(holds))))
+
+
+def _check_same(step: int, wanted: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    found, expected = ({name: (tuple(x.shape), str(x.dtype)) for name, x in of.items()} for of in (saved, wanted))
+    for name in sorted(found.keys() | expected.keys()):
+        if found.get(name) != expected.get(name):
+            raise UsageError(
+                f"step {step}, {name}: saved as {found.get(name)}, and the state to restore has {expected.get(name)}; "
+                "restore with the sizes of the model that was saved"
+            )
+
+
+def _named(state: Any) -> dict[str, Any]:
+    return {_name(path): x for path, x in jax.tree.leaves_with_path(state)}
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=" ")
