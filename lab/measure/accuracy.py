@@ -32,6 +32,7 @@ class Record:
       source: who measured, or where it is published.
       compiled: by what the schedule was compiled, and how, where that is not what was timed.
       differs: what was timed that the schedule does not do, or the other way round.
+      are_alike: the programs of its family: what one is calibrated by may hold for the others.
     """
 
     schema: Annotated[str, msgspec.Meta(pattern=f"^{SCHEMA}$")]
@@ -43,6 +44,7 @@ class Record:
     compiled: str
     schedule: Any
     differs: str = ""
+    are_alike: bool = True
 
     def predicted(self) -> Prediction:
         """At the rates that ship; nothing of them is fitted to a record."""
@@ -102,7 +104,11 @@ def accuracy(records: Iterable[Record]) -> Accuracy:
 
 def _row(record: Record, found: Prediction | None, before: Sequence[Row], refused: str = "") -> Row:
     seconds = found.time.total if found else None
-    first = next((row for row in before if row.family == record.family and row.predicted_s and row.is_known), None)
+    first = (
+        next((row for row in before if row.family == record.family and row.predicted_s and row.is_known), None)
+        if record.are_alike
+        else None
+    )
     scale = first.measured_s / first.predicted_s if first and first.predicted_s else None
     return Row(
         record.name,
