@@ -20,8 +20,10 @@ from lab.book.collectives import (
     tree_all_reduce_s,
 )
 from lab.book.data_parallel import training_flops
+from lab.book.goodput import TimeShares, best_interval_s, goodput, straggling, time_shares
 from lab.book.loss import FITS, additive_loss, optimal_parameters, optimal_tokens
 from lab.book.memory import model_state_bytes
+from lab.book.reliability import checkpoint_overhead, daly_interval_s, young_interval_s
 from lab.core.codec import from_json
 from lab.core.files import write_whole
 from lab.core.known import known
@@ -203,6 +205,86 @@ class Loss:
 
 
 @dataclass(frozen=True)
+class YoungDaly:
+    """Time that saving and failures cost by the interval between checkpoints, exactly and to first order, with Young's
+    and Daly's interval (Ch. 26, `ch26.young_daly`, `law.goodput`).
+
+    Attributes:
+      devices, mtbf_h: how many, and the hours between failures of one.
+      save_s, restart_s: that a save blocks; from a failure until work goes on.
+    """
+
+    devices: int = 16_384
+    mtbf_h: float = 50_000.0
+    save_s: float = 30.0
+    restart_s: float = 300.0
+
+    def figure(self) -> Figure:
+        mtbf_s = 3600 * self.mtbf_h / self.devices
+        apart = f"one of which fails every {mtbf_s / 3600:,.3g} h"
+        title = f"{self.devices:,} devices, {apart}; a save blocks {self.save_s:g} s"
+        figure, panel = empty_panel(title, "interval between checkpoints [s]", "share of time lost [%]")
+        young, daly = (float(of(self.save_s, mtbf_s)) for of in (young_interval_s, daly_interval_s))
+        intervals = np.geomspace(young / 15, 15 * young, 400)
+        lost = 100 * (1 - np.asarray(goodput(intervals, self.save_s, mtbf_s, self.restart_s)))  # type: ignore[arg-type]
+        restarts = 100 * float(-np.expm1(-self.restart_s / mtbf_s))
+        first = 100 * np.asarray(checkpoint_overhead(intervals, self.save_s, mtbf_s)) + restarts  # type: ignore[arg-type]
+        panel.plot(intervals, lost, color=BLUE, label="exactly")
+        panel.plot(intervals, first, "--", color=GREY, label="first order")
+        panel.axhline(restarts, linestyle=":", color=ORANGE, label="restarts, however often one saves")
+        for name, at, colour in (("Young", young, RED), ("Daly", daly, GREEN)):
+            cost = 100 * (1 - float(goodput(at, self.save_s, mtbf_s, self.restart_s)))
+            panel.plot([at], [cost], "o", color=colour, label=f"{name}: {at:,.0f} s, {cost:.2f} %")
+        panel.set_xscale("log")
+        panel.set_ylim(0, min(100, 1.05 * max(lost[0], lost[-1])))
+        panel.legend(frameon=False)
+        return figure
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """Where the time of a training goes as it grows: useful work, waiting for the slowest rank, saves, work lost,
+    detection and restarts, at Daly's interval (Ch. 26, `law.goodput`, `law.slowest`).
+
+    Attributes:
+      mtbf_h: hours between failures of one device.
+      save_s, write_s: that a save blocks, and after which it counts.
+      detect_s, restart_s: from a failure until it is known, and until work goes on.
+      variation: of a rank's time for a step, standard deviation over mean.
+    """
+
+    mtbf_h: float = 50_000.0
+    save_s: float = 30.0
+    write_s: float = 120.0
+    detect_s: float = 100.0
+    restart_s: float = 200.0
+    variation: float = 0.01
+    most_devices: int = 262_144
+
+    def figure(self) -> Figure:
+        positive(most_devices=self.most_devices)
+        devices = np.unique(np.geomspace(8, max(16, self.most_devices), 120).round())
+        shares = [self._shares(3600 * self.mtbf_h / int(n)) for n in devices]
+        works = np.array([straggling(int(n), self.variation) for n in devices])
+        useful, *rest = (np.array(each) for each in zip(*shares, strict=True))
+        parts = [useful * works, useful * (1 - works), *rest]
+        names = ("useful", "waiting for the slowest rank", "saving", "work lost", "detecting", "restarting")
+        title = f"a device fails every {self.mtbf_h:,g} h, a save blocks {self.save_s:g} s"
+        figure, panel = empty_panel(title, "devices", "share of time [%]")
+        colours = (BLUE, "#56B4E9", GREEN, RED, ORANGE, GREY)
+        panel.stackplot(devices, [100 * part for part in parts], labels=names, colors=colours)
+        panel.set_xscale("log")
+        panel.set_xlim(devices[0], devices[-1])
+        panel.set_ylim(0, 100)
+        panel.legend(loc="lower left")
+        return figure
+
+    def _shares(self, mtbf_s: float) -> TimeShares:
+        interval = float(best_interval_s(self.save_s, mtbf_s, self.write_s))
+        return time_shares(interval, self.save_s, mtbf_s, self.detect_s, self.restart_s, self.write_s)
+
+
+@dataclass(frozen=True)
 class Curves:
     """Loss of a training under every layout and style, and how far each is from that of one device.
 
@@ -285,12 +367,14 @@ def roofline(of: Chip, ledgers: Sequence[Ledger] = (), dtype: str = "bf16") -> F
 
 Drawn = Roofline | Curves | Gantt | WhoSends | Strategies
 """From shapes; the others are matplotlib's own."""
-Plot = Drawn | ModelState | MessageTimes | Loss
+Plot = Drawn | ModelState | MessageTimes | Loss | YoungDaly | Goodput
 PLOTS: dict[str, Callable[[], Plot]] = {
     "roofline": Roofline,
     "memory": ModelState,
     "messages": MessageTimes,
     "loss": Loss,
+    "young-daly": YoungDaly,
+    "goodput": Goodput,
     "training": Curves,
     "gantt": Gantt,
     "traffic": WhoSends,

@@ -23,10 +23,12 @@ from lab.report.losses import losses, picture
 from lab.report.plots import (
     PLOTS,
     Curves,
+    Goodput,
     Loss,
     MessageTimes,
     ModelState,
     Roofline,
+    YoungDaly,
     listed,
     listed_text,
     roofline,
@@ -256,7 +258,7 @@ def test_a_picture_is_written(tmp_path):
             "rooflin",
             {},
             "a.png",
-            "no plot 'rooflin'; did you mean roofline\\? known are roofline, memory, messages, loss, training, gantt",
+            "no plot 'rooflin'; did you mean roofline\\? known are roofline, memory, messages, loss, young-daly, goodput, training, gantt",
         ),
         ("memory", {"ranks": "0"}, "a.png", "plot memory: ranks=0: expected a whole number above 0"),
         ("loss", {"fit": "kaplan"}, "a.png", "plot loss: fit='kaplan': expected one of hoffmann, besiroglu"),
@@ -275,3 +277,17 @@ def test_without_matplotlib_a_plot_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(UsageError, match=r"plots need matplotlib; run: pip install 'sharding-lab\[plots\]'"):
         save("memory", {}, tmp_path / "a.png")
+
+
+def test_the_curve_of_intervals_is_lowest_where_daly_s_point_lies():
+    panel = YoungDaly().figure().axes[0]
+    curve, daly = panel.lines[0], panel.lines[-1]
+    assert daly.get_ydata()[0] == pytest.approx(min(curve.get_ydata()), rel=1e-3)
+    assert daly.get_xdata()[0] == pytest.approx(791.5, rel=1e-3) and "every 3.05 h" in panel.get_title()
+
+
+def test_causes_of_lost_time_fill_the_picture_and_useful_work_falls_as_devices_grow():
+    panel = Goodput().figure().axes[0]
+    top = panel.collections[-1].get_paths()[0].vertices[:, 1]
+    heights = {x: y for x, y in panel.collections[0].get_paths()[0].vertices if y > 0}
+    assert top.max() == pytest.approx(100) and heights[8.0] > 98 > 40 > heights[262_144.0]
