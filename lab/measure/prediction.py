@@ -19,6 +19,7 @@ from lab.hlo.names import phase
 from lab.measure.rates.table import Basis, ChipRates, Priced, rates_of
 from lab.measure.schedule import Schedule
 from lab.measure.step_time import Event, Rates, Seconds, StepTime, seconds_of
+from lab.meshes.attached import resolve_attached
 from lab.meshes.errors import UsageError
 from lab.meshes.hardware import Chip
 
@@ -241,11 +242,11 @@ def predicted(program: Program, by_trip: Sequence[Collection[int]] = ()) -> Pred
       UsageError: the target has no chip, or one without rates; the text does not tell how often a loop runs, or could
         not be read whole.
     """
-    target = program.target
+    target = program.target and resolve_attached(program.target)
     if target is None or target.chip is None:
         raise UsageError(
-            f"found {'no target' if target is None else f'the target {target}'}, expected one with a chip, such as "
-            "--target gpu:h100:2x8 or tpu:v5p:2x2x4: seconds are those of a chip"
+            f"found {'no target' if target is None else f'the target {program.target}'}, expected one with a chip, "
+            "such as --target gpu:h100:2x8 or tpu:v5p:2x2x4: seconds are those of a chip"
         )
     return of_schedule(Schedule.of(program, target, by_trip), rates_of(target.chip), target.hardware)
 

@@ -53,6 +53,10 @@ def test_json_is_of_its_schema(lab, step):
     [
         (("step.hlo", "--mesh", "fsdp=8"), "found no target, expected one with a chip, such as --target gpu:h100:2x8"),
         (("step.hlo", "--mesh", "fsdp=8", "--target", "cpu:8"), "found the target cpu:8, expected one with a chip"),
+        (
+            ("step.hlo", "--mesh", "fsdp=8", "--target", "attached"),
+            "found the target attached, expected one with a chip",
+        ),
         ((), "expected a SOURCE, as lab inspect takes it, or --accuracy alone"),
         (("step.hlo", "--accuracy"), "expected a SOURCE, as lab inspect takes it, or --accuracy alone"),
     ],
