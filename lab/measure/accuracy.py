@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from lab.core.codec import from_json
+from lab.core.codec import from_json, to_json
 from lab.measure.prediction import Prediction, of_schedule
 from lab.measure.rates.table import rates_of
 from lab.measure.schedule import Schedule, schedule_from
@@ -141,8 +141,18 @@ def packed(record: Record) -> bytes:
     return lzma.compress(msgspec.json.encode(record), preset=9)
 
 
-def record_of(name: str, family: str, target: str, measured_s: float, schedule: Schedule, **told: str) -> Record:
-    """A step with its schedule. `told`: its source, by what it was compiled, what differs."""
-    from lab.core.codec import to_json
-
-    return Record(SCHEMA, name, family, target, measured_s, schedule=to_json(schedule), **told)
+def record_of(
+    name: str,
+    family: str,
+    target: str,
+    measured_s: float,
+    schedule: Schedule,
+    *,
+    source: str,
+    compiled: str,
+    differs: str = "",
+    are_alike: bool = True,
+) -> Record:
+    """A step with its schedule."""
+    kept = to_json(schedule)
+    return Record(SCHEMA, name, family, target, measured_s, source, compiled, kept, differs, are_alike)
