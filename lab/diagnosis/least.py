@@ -29,6 +29,7 @@ _WIRE_BYTES = {
     Kind.ALL_GATHER: all_gather_wire_bytes,
 }
 _PARTS = frozenset({"slice", "dynamic-slice"})
+_DEEPEST = 8
 _PASSES = (Phase.FORWARD, Phase.BACKWARD)
 
 
@@ -137,10 +138,10 @@ def _fewer_as_rows(program: Program, demand: _Demand) -> str:
 
 def _looked_up(program: Program, table: Argument) -> int | None:
     """Bytes of the rows that a device takes of a table in a step, and of their numbers; None where lookups are not all
-    that a pass does with it."""
+    that a pass does with it. Compilers for GPUs take the same rows once more where they are used again."""
     uses = program.flow.uses(*table.place, through=frozenset({"all-gather", "all-gather-start"}))
     in_pass = [use for use in uses if use.instruction and phase(use.instruction.op_name, True) in _PASSES]
-    found = 0
+    found = dict[object, int]()
     for use in in_pass:
         i, numbers = known(use.instruction), program.operand(Place(known(use.instruction), use.computation), 1)
         if use.opcode != "gather" or use.number != 0 or numbers is None:
@@ -148,8 +149,20 @@ def _looked_up(program: Program, table: Argument) -> int | None:
         often = [trips(program, program.module.computations[body]) for body in program.flow.loops(use.computation)]
         rows = Shape(table.local.dtype, arrays(i.shape)[0].dims)  # TPUs take them narrower, to multiply.
         taken = rows.bytes + arrays(numbers.instruction.shape)[0].bytes
-        found += prod(one or 1 for one in often) * taken
-    return found or None
+        found[_written(program, numbers), rows] = prod(one or 1 for one in often) * taken
+    return sum(found.values()) or None
+
+
+def _written(program: Program, value: Place, depth: int = 0) -> object:
+    """The same of values that are computed alike, element by element, from the same."""
+    source = program.flow.source(*value, through=frozenset({"broadcast"}))
+    i = source.instruction
+    if i.opcode == "constant":
+        return i.literal
+    if i.opcode not in ELEMENTWISE or depth == _DEEPEST:
+        return source.computation.name, i.name
+    sides = [program.operand(source, number) for number in range(len(i.operands))]
+    return i.opcode, i.attributes, *(side and _written(program, side, depth + 1) for side in sides)
 
 
 def _gathered(program: Program, sites: list[Site]) -> list[_Demand | None]:

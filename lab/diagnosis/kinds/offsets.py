@@ -32,7 +32,10 @@ _READS, _UPDATES = (
 # way.
 _FAR_FEWER = 4
 _SMALLEST = 1024
-_ADDS_UP = frozenset({"add", "select", "collective-permute", "collective-permute-start"})
+_PERMUTES = frozenset({"collective-permute", "collective-permute-start"})
+_ADDS_UP = _PERMUTES | {"add", "select"}
+_SHIFTS = _PERMUTES | {"concatenate", "slice", "dynamic-slice"}
+"""Of shards that TPUs pad to whole tiles."""
 _FARTHEST = 100
 
 
@@ -104,11 +107,11 @@ def _summed_before(program: Program, gather: Site) -> list[Site]:
     operand = program.moving(gather)
     if gather.phase != Phase.BACKWARD or not gather.primitive.startswith("scatter") or operand is None:
         return []
-    back = {_name(place) for place in program.flow.back(*operand, through=frozenset({"dynamic-slice"}))}
-    scatters = [s for s in program.sites if s.kind == Kind.REDUCE_SCATTER and _name(s.place) in back]
+    parts = _made_of(program, operand, _SHIFTS)
+    scatters = [s for s in program.sites if s.kind == Kind.REDUCE_SCATTER and _name(s.place) in parts]
     if scatters:
         return scatters[:1]
-    ring = _added_up(program, operand)
+    ring = _made_of(program, operand, _ADDS_UP)
     return [s for s in program.inserted if s.kind == Kind.COLLECTIVE_PERMUTE and _name(s.place) in ring]
 
 
@@ -116,15 +119,15 @@ def _name(place: Place) -> tuple[str, str]:
     return place.computation.name, place.instruction.name
 
 
-def _added_up(program: Program, place: Place) -> set[tuple[str, str]]:
-    """All that is added up to a value, through loops and messages."""
+def _made_of(program: Program, place: Place, by: frozenset[str]) -> set[tuple[str, str]]:
+    """All that operations make a value of, through loops."""
     pending, seen = [place], set[tuple[str, str]]()
     while pending and len(seen) < _FARTHEST:
         way = list(program.flow.back(*pending.pop()))
         pending += [body for element, loop in pairwise(way) if (body := _in_body(program, element, loop)) is not None]
         if _name(way[-1]) not in seen:
             seen.add(_name(way[-1]))
-            if way[-1].instruction.opcode in _ADDS_UP:
+            if way[-1].instruction.opcode in by:
                 operands = [program.operand(way[-1], number) for number in range(len(way[-1].instruction.operands))]
                 pending += [operand for operand in operands if operand is not None]
     return seen

@@ -176,7 +176,8 @@ def _is_stacked(program: Program, write: Use, argument: Argument) -> bool:
         if use.opcode == "dynamic-update-slice" and use.number == 1:
             stack = Place(known(use.instruction), use.computation)
             into = program.operand(stack)
-            is_alike = [shape.dims for shape in arrays(stack.instruction.shape)] == [argument.local.dims]
+            shapes = arrays(stack.instruction.shape)
+            is_alike = [sorted(shape.dims) for shape in shapes] == [sorted(argument.local.dims)]
             if is_alike and into is not None and program.argument_of(*into) is None:
                 return any(after.opcode is None for after in program.flow.uses(*stack))
     return False

@@ -79,6 +79,16 @@ def test_a_split_tables_gradient_that_is_summed_and_gathered_for_another_could_b
     assert wasted(apart) + sum(map(wasted, twice)) == sent(told) - sent(better) > 0
 
 
+@ahead_of_time_tpu
+def test_a_split_tables_gradient_is_known_for_a_sum_where_tpus_pad_its_shards():
+    mesh, split = mesh_on("tpu:v5e:2x4", data=8), P("data")
+    tokens_BS, target_BSV = array(mesh, (16, 64), "data", dtype=jnp.int32), array(mesh, (16, 64, 1000), "data")
+    args = array(mesh, (1000, 128), "data"), tokens_BS, target_BSV
+    apart = diagnosed(mesh, tied, *args, out=split, target="tpu:v5e:2x4").findings[0]
+    assert "the gradient of one use of a table is summed over data and gathered whole again" in apart.sentence
+    assert {transfer.kind for transfer in apart.transfers} == {"reduce_scatter", "all_gather"}
+
+
 @ahead_of_time_gpu
 def test_two_losses_gradients_with_weights_of_their_own_are_summed_apart_and_once_where_they_are_added_first():
     mesh = mesh_on("gpu:h100:1x8", data=8)

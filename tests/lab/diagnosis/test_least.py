@@ -159,6 +159,15 @@ def test_a_tables_whole_gradient_is_the_least_of_whole_ones_alone_where_its_rows
     )
 
 
+@ahead_of_time_gpu
+def test_rows_that_a_gpu_takes_once_more_to_use_them_again_are_counted_once():
+    def used_again(w, tokens_B):
+        return jnp.sum((jnp.tanh(w["table"][tokens_B]) @ w["w"]) ** 2)
+
+    least = with_table("gpu:h100:1x8", 64, used_again)[-1].least
+    assert least.endswith(f"would be {exact(7 * 8 * (64 + 1) * 4)} B instead of {exact(2 * 7 * 1024 * 64 * 4 // 8)}")
+
+
 def test_a_table_of_which_rows_are_no_fewer_bytes_is_summed_whole():
     least = with_table("cpu:8", 8192, looked_up)[-1].least
     assert least == "it sends the least of data parallelism over data: each of 2 gradients is summed once"

@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from lab.diagnosis.examples import collected_anew
-from tests.cases.compiling import array, cpu
+from tests.cases.compiling import ahead_of_time_gpu, array, cpu, mesh_on
 from tests.lab.diagnosis.diagnosing import diagnosed, kinds, only
 
 pytestmark = pytest.mark.compiles
@@ -172,3 +172,27 @@ def test_a_cache_that_is_carried_or_mostly_replaced_or_ends_in_the_step_is_not_c
     assert kinds(decoded(carried)) == ["not_donated"]
     for other in (carried_by_layers, mostly_replaced, summed_up):
         assert kinds(decoded(other, donate_argnums=1 if other is not summed_up else ())) == []
+
+
+def of_sequences(cache, w, x, at):
+    def layer(x, each):
+        keys, w = each
+        queries = (x @ w).reshape(4, 1, 8, 24)
+        keys = jax.lax.dynamic_update_slice(keys, queries, (0, at, 0, 0))
+        scores = jax.nn.softmax(jnp.einsum("bqhd,bshd->bhqs", queries, keys))
+        return x + jnp.einsum("bhqs,bshd->bqhd", scores, keys).reshape(x.shape), keys
+
+    return jax.lax.scan(layer, x, (cache, w))
+
+
+@ahead_of_time_gpu
+def test_a_cache_is_known_where_it_is_collected_with_its_dims_in_another_order():
+    target = "gpu:h100:1x8"
+    mesh = mesh_on(target, tensor=8)
+    cache, w = (
+        array(mesh, (3, 4, 256, 8, 24), None, None, None, "tensor"),
+        array(mesh, (3, 192, 192), None, None, "tensor"),
+    )
+    args = cache, w, array(mesh, (4, 192)), array(mesh, (), dtype=jnp.int32)
+    one = only(diagnosed(mesh, of_sequences, *args, target=target, donate_argnums=0))
+    assert (one.kind, one.memory_bytes) == ("collected_anew", 3 * 4 * 256 * 24 * 4)
