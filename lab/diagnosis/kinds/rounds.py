@@ -20,6 +20,7 @@ from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Computation, Instruction
 
 _SMALLEST = 1024
+_FARTHEST = 1000
 _LAST = " for the next one, and nothing reads what the last sends"
 _FIRST = ", of which the first is a constant with which the loop begins"
 _AS_IT_IS = frozenset({"copy", "bitcast", "collective-permute-done", "async-done", "copy-start", "copy-done"})
@@ -48,20 +49,42 @@ def last_message_unused(program: Program) -> Iterator[Finding]:
                 f"{hand} {what} on in each of {often} iterations{end}: {often - 1} "
                 f"would do, and each device would send {exact(needed)} B instead of {exact(now)}"
             )
+            beside = "after it" if end == _LAST else "after it (before it, if it begins with the permute)"
             advice = (
-                f"let the loop run {often - 1} times, and do after it, without the permute, what an iteration does "
-                "with the value"
+                f"let the loop run {often - 1} times, and do {beside}, without the permute, what an "
+                "iteration does with the value"
             )
             yield program.finding("last_message_unused", sentence, advice, *every, needed_bytes=needed)
 
 
 def _with_copies(program: Program, sites: list[Site]) -> tuple[list[Site], int]:
-    """These and the permutes of the same names beside them, where a compiler has made one iteration of several; and of
-    how many."""
+    """These and the permutes of the same names that hand on to them or get from them, where a compiler has made one
+    iteration of several; and of how many."""
     names = {(site.visit.computation.name, site.op_name) for site in sites}
-    every = [s for s in program.sites if s.kind == sites[0].kind and (s.visit.computation.name, s.op_name) in names]
+    alike = [s for s in program.sites if s.kind == sites[0].kind and (s.visit.computation.name, s.op_name) in names]
+    if len(alike) == len(sites):
+        return sites, 1
+    own = {_name(site.place) for site in sites}
+    before = set[tuple[str, str]]().union(*(_needs(program, site) for site in sites))
+    every = [s for s in alike if s in sites or _name(s.place) in before or own & _needs(program, s)]
     copies, rest = divmod(len(every), len(sites))
     return (sites, 1) if rest else (every, copies)
+
+
+def _needs(program: Program, site: Site) -> set[tuple[str, str]]:
+    """All that is computed for what it sends."""
+    pending, seen = [program.moving(site)], set[tuple[str, str]]()
+    while pending and len(seen) < _FARTHEST:
+        place = pending.pop()
+        source = None if place is None else program.flow.source(*place)
+        if source is not None and _name(source) not in seen:
+            seen.add(_name(source))
+            pending += [program.operand(source, number) for number in range(len(source.instruction.operands))]
+    return seen
+
+
+def _name(place: Place) -> tuple[str, str]:
+    return place.computation.name, place.instruction.name
 
 
 def _needless_end(program: Program, site: Site) -> str:

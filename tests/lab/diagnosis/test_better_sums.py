@@ -257,6 +257,46 @@ def test_a_ring_of_8_sends_its_last_message_to_nobody_and_7_rounds_and_the_last_
     assert wasted(only(told)) == sent(told) - sent(better) == sent(told) / 8
 
 
+def test_a_permute_of_the_same_line_that_is_needed_in_each_round_is_no_copy_of_one_that_is_not():
+    def gradient(q_RD, k_RD):
+        """That of keys goes around with them, and home at last."""
+
+        def step(carried, _):
+            k_RD, gradient_RD = carried
+            gradient_RD += jnp.tanh(q_RD @ k_RD.T).T @ q_RD
+            return [
+                jax.lax.ppermute(x, "data", [(i, (i + 1) % 8) for i in range(8)]) for x in (k_RD, gradient_RD)
+            ], None
+
+        return jax.lax.scan(step, [k_RD, jnp.zeros_like(k_RD)], None, length=8)[0][1]
+
+    mesh = cpu(data=8)
+    args = array(mesh, (256, 32), "data"), array(mesh, (256, 32), "data")
+    one = only(diagnosed(mesh, own(mesh, gradient, in_specs=P("data"), out_specs=P("data")), *args))
+    assert "in each of 8 iterations" in one.sentence and wasted(one) == 256 * 32 * 4 // 8
+
+
+def test_a_loop_that_begins_with_a_permute_of_zeros_can_do_its_first_round_before():
+    def summed(is_first_apart, x_RC, w_CD):
+        part = partial(jax.lax.dynamic_slice_in_dim, w_CD, slice_size=32, axis=1)
+        at = jax.lax.axis_index("data")
+
+        def step(total_RD, tick):
+            moved_RD = jax.lax.ppermute(total_RD, "data", [(i, (i + 1) % 8) for i in range(8)])
+            return moved_RD + x_RC @ part((at - tick - 1) % 8 * 32), None
+
+        first_RD = x_RC @ part((at - 1) % 8 * 32) if is_first_apart else jnp.zeros((64, 32))
+        return jax.lax.scan(step, first_RD, jnp.arange(is_first_apart, 8))[0]
+
+    mesh, columns = cpu(data=8), P(None, "data")
+    args = array(mesh, (64, 256), None, "data"), array(mesh, (256, 256), "data")
+    split = {"in_specs": (columns, P("data")), "out_specs": columns}
+    told, better = (diagnosed(mesh, own(mesh, partial(summed, apart), **split), *args) for apart in (0, 1))
+    assert (only(told).kind, kinds(better)) == ("last_message_unused", [])
+    assert wasted(only(told)) == sent(told) - sent(better) == sent(told) / 8
+    assert "before it, if it begins with the permute" in only(told).advice
+
+
 @ahead_of_time_gpu
 def test_keys_and_values_that_a_gpu_packs_into_one_message_are_sent_once_too_often_each():
     target = "gpu:h100:1x8"
