@@ -28,6 +28,8 @@ FULL_COVERAGE = 0.9
 """Below this share of the time on rates that somebody measured or estimated, the step's time is not known."""
 DTYPE = "bf16"
 """To whose peak MFU and HFU relate, whatever a program multiplies."""
+_REMATTED = "rematted_computation"
+"""In the names of what `jax.checkpoint` computes once more."""
 
 
 @dataclass(frozen=True)
@@ -259,7 +261,7 @@ def of_schedule(schedule: Schedule, rates: ChipRates, chip: Chip) -> Prediction:
     half = sqrt(sum((part.spread * part.seconds) ** 2 for part in parts))
     multiplied = round(sum(kernel.flops * runs for kernel, runs in seconds.runs.items()))
     # Of branches the longest ran, which are no device's own.
-    needed = None if ledger.flops is None or ledger.flops_in_branches else ledger.flops - _again(ledger)
+    needed = None if ledger.flops is None or ledger.flops_in_branches else ledger.flops - _again(ledger, seconds.runs)
     return Prediction(
         ledger,
         chip.name,
@@ -276,8 +278,10 @@ def of_schedule(schedule: Schedule, rates: ChipRates, chip: Chip) -> Prediction:
     )
 
 
-def _again(ledger: Ledger) -> int:
-    return sum(ledger.flops_rematerialized.values()) + sum(ledger.flops_padded.values())
+def _again(ledger: Ledger, runs: Mapping[Kernel, float]) -> int:
+    """FLOPs that XLA added, and those of what `jax.checkpoint` computes once more."""
+    checkpointed = round(sum(kernel.flops * often for kernel, often in runs.items() if _REMATTED in kernel.op_name))
+    return checkpointed + sum(ledger.flops_rematerialized.values()) + sum(ledger.flops_padded.values())
 
 
 def _share(flops: int | None, seconds: float, chip: Chip) -> float | None:

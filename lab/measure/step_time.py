@@ -198,7 +198,10 @@ def _starts(some: Iterable[Step], times: int = 1) -> Iterator[tuple[str, int]]:
     for step in some:
         if isinstance(step, Loop):
             if step.trips is None:
-                raise UsageError(f"the text does not say how often a loop runs: {_UNKNOWN}")
+                raise UsageError(
+                    f"the text does not say how often a loop runs: {_UNKNOWN}; name a function of one of its rounds, "
+                    "or loop a fixed number of times (jax.lax.scan, jax.lax.fori_loop)"
+                )
             yield from _starts(step.body, times * step.trips)
         elif isinstance(step, Choice):
             for branch in step.branches:

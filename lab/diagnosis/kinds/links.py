@@ -149,7 +149,7 @@ def not_neighbours(program: Program) -> Iterator[Finding]:
                 "the torus"
             )
             remedy = (OrderDevices(_by_wires(wires), "the devices in the order of jax.make_mesh"),)
-            yield program.finding("not_neighbours", sentence, advice, *sites, remedy=remedy)
+            yield program.finding("not_neighbours", sentence, advice, *sites, remedy=remedy, value="the mesh")
 
 
 def on_links(program: Program) -> Fraction | None:

@@ -133,14 +133,17 @@ def collected_anew(program: Program) -> Iterator[Finding]:
         most, write = max(found, key=lambda each: each[0].local.bytes)
         stacks = f"{program.named(most)} is" if len(found) == 1 else f"{len(found)} stacks ({program.named(most)}) are"
         names = listed(dict.fromkeys(_top(argument) for argument, _ in found))
+        kept = program.aliased | program.donors
+        undonated = tuple(dict.fromkeys(_top(argument) for argument, _ in found if argument.number not in kept))
+        donating = f"donate {listed(undonated)} (donate_argnames={undonated!r} in jax.jit), " if undonated else ""
         yield program.finding(
             "collected_anew",
             f"{stacks} taken by a loop one layer at a time and collected in another array, though the loop writes only "
             f"a part of each layer: {exact(held)} B are held once more and copied, donated or not"
             f"{_share(program, held)}",
-            f"carry {names} through the loop and write the part into the whole stack, which is then updated in place "
-            "if it is donated: in jax.lax.scan with xs=jnp.arange(layers), x = jax.lax.dynamic_update_slice(x, "
-            "part[None], (layer, ...)) of the carry; read x[layer]",
+            f"{donating}carry {names} through the loop and write the part into the whole stack, which is then updated "
+            "in place: in jax.lax.scan with xs=jnp.arange(layers), x = jax.lax.dynamic_update_slice(x, part[None], "
+            "(layer, ...)) of the carry; read x[layer]",
             origin=program.origin(write),
             memory_bytes=held,
             accessed_bytes=2 * held,

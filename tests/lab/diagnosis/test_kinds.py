@@ -303,6 +303,7 @@ def test_a_mesh_that_does_not_follow_the_torus_is_told_with_its_hops():
         found.kind == "not_neighbours"
         and "neighbours along model are 2" in found.sentence
         and "torus of 2x2x4 chips" in found.sentence
+        and found.edit.value == "the mesh"
     )
     assert kinds(slices_step(good, "tpu:v5p:2x2x4")) == []
 

@@ -165,6 +165,7 @@ def test_a_cache_that_a_scan_collects_anew_is_held_once_more_than_one_that_it_ca
     one = only(found)
     assert (one.kind, one.memory_bytes, one.accessed_bytes) == ("collected_anew", 2_097_152, 2 * 2_097_152)
     assert held(found) - held(better) >= one.memory_bytes and kinds(better) == []
+    assert one.advice.startswith("carry cache" if donated else "donate cache (donate_argnames=('cache',)")
     assert one.origin.endswith(f".py:{function.__code__.co_firstlineno + 2}")
 
 

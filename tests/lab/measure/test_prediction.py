@@ -3,8 +3,13 @@
 import json
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
+import lab
 from lab.core.codec import from_json, to_json
 from lab.diagnosis.program import Program
 from lab.hlo.kernels import Choice, Collective, Copy, Does, Kernel, Loop
@@ -19,6 +24,7 @@ from lab.meshes.targets import parse_target
 from lab.report.seconds import accuracy_text, prediction_text
 from lab.report.timeline import merged, timeline
 from lab.report.trace import trace_text
+from tests.cases.compiling import ahead_of_time_gpu
 from tests.data import kept
 
 H100 = rates_of("h100")
@@ -156,3 +162,22 @@ def test_records_that_ship_are_read_whole_and_none_is_there_twice():
     found = records()
     assert found and len({record.name for record in found}) == len(found)
     assert all(len(packed(record)) < 100_000 for record in found)
+
+
+@pytest.mark.compiles
+@ahead_of_time_gpu
+def test_what_checkpoint_computes_again_counts_for_hfu_and_not_for_mfu():
+    mesh = lab.mesh("gpu:h100:1x1", data=1)
+    w, x = (jax.ShapeDtypeStruct((256, 256), jnp.bfloat16, sharding=NamedSharding(mesh, P())) for _ in range(2))
+
+    def multiplied(wrap):
+        def loss(w, x):
+            layer = wrap(lambda x: jnp.tanh(jnp.tanh(x @ w) @ w))
+            return jnp.sum(jax.lax.scan(lambda x, _: (layer(x), None), x, None, length=4)[0])
+
+        found = lab.time(jax.jit(jax.grad(loss)), w, x, target="gpu:h100:1x1")
+        return found.mfu * found.time.total, found.hfu * found.time.total
+
+    (needed, all_once), (again, all_twice) = multiplied(lambda f: f), multiplied(jax.checkpoint)
+    assert needed == all_once == pytest.approx(again)
+    assert all_twice > 1.1 * all_once
