@@ -133,7 +133,8 @@ def note(found: Followed, shown: Sequence[Called]) -> str:
     ways = len([call for call in found.calls if call.name in names]) - len(shown)
     said = [f"called at {', '.join(dict.fromkeys(call.place for call in shown))}"]
     if ways:
-        said.append(f"called with {count(ways, 'other set')} of shapes or shardings before; --function shows all")
+        shows = " ".join(f"--function {name}" for name in dict.fromkeys(call.name for call in shown))
+        said.append(f"called with {count(ways, 'other set')} of shapes or shardings before; {shows} shows all")
     if others:
         said.append(f"called besides on several devices: {', '.join(others)}; --function NAME shows one")
     if found.ended:

@@ -221,6 +221,7 @@ def test_a_step_whose_first_arguments_lie_otherwise_than_it_gives_them_back_is_t
         "state['m'] was on no mesh and is P('fsdp', None); "
         "state['scale'] was weak float32 on no mesh and is float32 P(). Made alike"
     )
+    assert any("of shapes or shardings before; --function step shows all" in note for note in told)
     assert not any(" anew " in note or "other set" in note for note in silent)
     # As JAX itself counts on 8 devices what it compiles at each call.
     (first, *later), (_, *once) = natively(folder, "again.py", "once.py")
