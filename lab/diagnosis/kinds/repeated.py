@@ -68,8 +68,11 @@ def _finding(program: Program, sites: list[Site], values: list[Site], often: int
         f"{exact(most.transfer.payload_bytes)} B each time; once before the loop would send "
         f"{part_text(needed / now)} of the bytes"
     )
+    is_written = any(site.is_written for site in sites)
     advice = (
-        "do it before the loop: constrain the value there to the sharding that the loop uses, such as "
+        "do it before the loop: take the call out of the loop's body, which then reads the result"
+        if is_written
+        else "do it before the loop: constrain the value there to the sharding that the loop uses, such as "
         "jax.lax.with_sharding_constraint(w, P()), outside of any jax.checkpoint of the loop's body"
     )
     return program.finding(
@@ -78,7 +81,7 @@ def _finding(program: Program, sites: list[Site], values: list[Site], often: int
         advice,
         *sites,
         needed_bytes=needed,
-        remedy=_gathered_first(program, values),
+        remedy=() if is_written else _gathered_first(program, values),
     )
 
 

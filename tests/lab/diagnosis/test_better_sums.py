@@ -518,6 +518,28 @@ def under(flags: str, mesh, function, *args, **asked):
 
 
 @ahead_of_time_gpu
+def test_a_gather_that_is_written_into_a_loop_is_to_be_taken_out_and_no_constraint_is_tried_for_it():
+    target = "gpu:h100:1x8"
+    mesh, split = mesh_of(target), P(None, "data")
+
+    def products(is_before, w_DF, x_NBD):
+        def whole():
+            return jax.lax.all_gather(w_DF, "data", tiled=True)
+
+        w_EF = whole() if is_before else None
+        return jax.lax.map(lambda x_BD: jnp.tanh(x_BD @ (whole() if w_EF is None else w_EF)), x_NBD)
+
+    args = array(mesh, (256, 64), "data"), array(mesh, (4, 64, 256), None, "data")
+    told, better = (
+        diagnosed(mesh, own(mesh, partial(products, before), in_specs=(P("data"), split), out_specs=split), *args)
+        for before in (False, True)
+    )
+    one = only(told)
+    assert (one.kind, one.remedy, kinds(better)) == ("repeated_in_loop", (), [])
+    assert wasted(one) == sent(told) - sent(better) > 0 and "out of the loop's body" in one.advice
+
+
+@ahead_of_time_gpu
 @pytest.mark.parametrize("flags", FLAGS)
 def test_flags_that_take_iterations_out_of_a_loop_or_join_them_change_nothing_of_what_is_said(flags):
     target = "gpu:h100:1x8"
