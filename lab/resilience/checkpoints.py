@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,10 +20,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+import tensorstore as ts
 from jax.experimental import multihost_utils
 
 from lab.meshes.errors import UsageError, one_line
-from lab.resilience.digest import digests
+from lab.resilience.digest import changed, digests
 
 STATE, PROGRESS = "state", "progress"
 
@@ -61,15 +62,19 @@ def checkpoints(folder: Path, keep: int = 2) -> Iterator[ocp.CheckpointManager]:
         yield manager
 
 
-def save(manager: ocp.CheckpointManager, snapshot: Snapshot) -> None:
+CHUNK_BYTES = 4 << 20
+"""Of one chunk in a store at most: whoever needs a part of a chunk reads all of it."""
+
+
+def save(manager: ocp.CheckpointManager, snapshot: Snapshot, chunk_bytes: int = CHUNK_BYTES) -> None:
     """Returns once the arrays are copied to the host, and writes them in the background.
 
-    Waits for the save before this one.
+    Waits for the save before this one. Each device's shard is cut into chunks of at most `chunk_bytes`.
 
     Raises:
       OSError or ValueError: what stopped the save before; its step is not committed, and this one is not begun.
     """
-    arrays = _named(snapshot.state)
+    arrays = named(snapshot.state)
     progress = {
         "step": snapshot.step,
         "position": snapshot.position,
@@ -79,8 +84,9 @@ def save(manager: ocp.CheckpointManager, snapshot: Snapshot) -> None:
         },
         "digests": digests(arrays),
     }
+    chunked = {name: ocp.SaveArgs(chunk_byte_size=chunk_bytes) for name in arrays}
     saved = {
-        STATE: ocp.args.StandardSave(arrays),
+        STATE: ocp.args.StandardSave(arrays, save_args=chunked),
         PROGRESS: ocp.args.JsonSave(progress | {"sha256": _sha256(progress)}),
     }
     manager.save(snapshot.step, args=ocp.args.Composite(**saved))
@@ -102,7 +108,7 @@ def restore(folder: Path, step: int, like: Any) -> Snapshot:
       DamagedCheckpoint: it cannot be read, or an array is not the one that was saved.
       UsageError: the state has other arrays, shapes or types.
     """
-    at, wanted = folder.absolute() / str(step), _named(like)
+    at, wanted = folder.absolute() / str(step), named(like)
     try:
         # Without a manager, at whose barrier the others would wait for a process that cannot read.
         progress = ocp.JsonCheckpointHandler().restore(at / PROGRESS, args=ocp.args.JsonRestore())
@@ -114,14 +120,23 @@ def restore(folder: Path, step: int, like: Any) -> Snapshot:
     except Exception as unreadable:  # Orbax raises bare exceptions for what TensorStore cannot read.
         said = one_line(unreadable).partition(" See full TensorStore details")[0]
         raise DamagedCheckpoint(f"step {step} in {folder}: {said}") from unreadable
-    found = digests(arrays)
-    others = [name for name, saved in progress["digests"].items() if found[name] != saved]
+    others = changed(arrays, progress["digests"])
     if others or not is_whole:
         raise DamagedCheckpoint(f"step {step} in {folder}: not as it was saved: {', '.join(others) or PROGRESS}")
     leaves, tree = jax.tree.flatten_with_path(like)
     state = jax.tree.unflatten(tree, [arrays[_name(path)] for path, _ in leaves])
     key = jax.random.wrap_key_data(jnp.array(progress["key"]["data"], jnp.uint32), impl=progress["key"]["impl"])
     return Snapshot(state, key, progress["position"], progress["step"])
+
+
+def stored(folder: Path, step: int) -> Callable[[str], ts.TensorStore]:
+    """The arrays of a committed step by their names in the checkpoint; one reads what it is indexed with."""
+    base = f"file://{folder.absolute() / str(step) / STATE}/"
+    # One cache for all, or each array would read the index of the store anew.
+    context = ts.Context({"cache_pool": {"total_bytes_limit": 100_000_000}})
+    return lambda name: ts.open(
+        {"driver": "zarr", "kvstore": {"driver": "ocdbt", "base": base, "path": f"{name}/"}}, open=True, context=context
+    ).result()
 
 
 def restore_newest(folder: Path, like: Any) -> Snapshot | None:
@@ -164,7 +179,8 @@ def _check_same(step: int, wanted: Mapping[str, Any], saved: Mapping[str, Any]) 
             )
 
 
-def _named(state: Any) -> dict[str, Any]:
+def named(state: Any) -> dict[str, Any]:
+    """The arrays of a state by their names in a checkpoint."""
     return {_name(path): x for path, x in jax.tree.leaves_with_path(state)}
 
 

@@ -1,7 +1,6 @@
 """Digests see a bit, and no sharding."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
@@ -9,13 +8,16 @@ from jax.sharding import NamedSharding, PartitionSpec
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.targets import parse_target
-from lab.resilience.digest import digests
+from lab.resilience.digest import changed, digests
 
 pytestmark = pytest.mark.compiles
 
 
+ONE = NamedSharding(make_mesh(parse_target("cpu:1"), Axes.parse("a=1")), PartitionSpec())
+
+
 def one(x):
-    return digests({"x": jnp.asarray(x)})["x"]
+    return digests({"x": jax.device_put(x, ONE)})["x"]
 
 
 def test_a_digest_is_the_same_under_every_sharding():
@@ -41,3 +43,14 @@ def test_elements_that_change_places_are_seen_and_so_are_signs():
 
 def test_negative_zero_is_another_number():
     assert one(np.float32([0.0])) != one(np.float32([-0.0]))
+
+
+def test_a_copy_on_one_device_that_differs_is_seen():
+    mesh = make_mesh(parse_target("cpu:8"), Axes.parse("a=2,b=4"))
+    x = np.arange(64, dtype=np.float32).reshape(8, 8)
+    copies = [jax.device_put(x[2 * (number % 4) :][:2], device) for number, device in enumerate(mesh.devices.flat)]
+    sharding = NamedSharding(mesh, PartitionSpec("b"))
+    expected = {"x": one(x)}
+    assert changed({"x": jax.make_array_from_single_device_arrays(x.shape, sharding, copies)}, expected) == ()
+    copies[5] = copies[5].at[0, 0].add(1)
+    assert changed({"x": jax.make_array_from_single_device_arrays(x.shape, sharding, copies)}, expected) == ("x",)
