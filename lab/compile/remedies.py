@@ -22,7 +22,7 @@ from lab.diagnosis import remedy as changes
 from lab.diagnosis.remedy import Change, NotApplicable
 from lab.diagnosis.specs import Dims, most_alike
 
-_OVER_MATRICES = frozenset({"cholesky", "eigh", "eig", "qr", "geqrf", "svd", "lu", "triangular_solve", "schur"})
+_OVER_MATRICES = frozenset({"cholesky", "eigh", "eig", "qr", "geqrf", "svd", "lu", "schur"})
 _ALONG = {"sort": "dimension", **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), "axis")}
 LARGE = 1 << 18
 """Smaller constants are masks and tables of positions."""
@@ -276,9 +276,11 @@ def _drop_constraint(program: _Program, change: changes.DropConstraint) -> None:
 def _on_each_device(program: _Program, change: changes.OnEachDevice) -> None:
     def edit(eqn: Any, operands: Sequence[Any]) -> list[Any]:
         _check_apart(eqn, change.dims)
+        is_solve = eqn.primitive.name == "triangular_solve"
 
-        def alike(shape: Sequence[int]) -> P:
-            return _spec(change.dims[: len(shape)])
+        def alike(shape: Sequence[int], is_matrix: bool = False) -> P:
+            dims = change.dims[: len(shape)]
+            return _spec((*dims[:-2], (), ()) if is_matrix else dims)
 
         def body(*parts: Any) -> tuple[Any, ...]:
             return tuple(equations.bound(eqn, parts))
@@ -286,8 +288,9 @@ def _on_each_device(program: _Program, change: changes.OnEachDevice) -> None:
         mapped = jax.shard_map(
             body,
             mesh=program.mesh,
-            in_specs=tuple(alike(each.shape) for each in operands),
+            in_specs=tuple(alike(each.shape, is_solve and not at) for at, each in enumerate(operands)),
             out_specs=tuple(alike(v.aval.shape) for v in eqn.outvars),
+            check_vma=False,
         )
         return list(mapped(*operands))
 
@@ -303,6 +306,9 @@ def _check_apart(eqn: Any, dims: Dims) -> None:
         mixed = range(rank - 1, rank)
     elif name in _OVER_MATRICES:
         mixed = range(rank - 2, rank)
+    elif name == "triangular_solve":  # Each column of the right-hand side by itself, or each row.
+        at = rank - 2 if params["left_side"] else rank - 1
+        mixed = range(at, at + 1)
     elif name in _ALONG:
         mixed = range(params[_ALONG[name]], params[_ALONG[name]] + 1)
     else:

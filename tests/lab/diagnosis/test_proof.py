@@ -2,6 +2,7 @@
 
 import importlib
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -242,6 +243,14 @@ def test_an_operation_under_a_vmap_is_found_where_it_is_the_only_one():
     mesh = cpu(data=8)
     rows = jax.jit(jax.vmap(jnp.fft.fft), out_shardings=NamedSharding(mesh, P("data")))
     (found,) = lab.diagnose(rows, array(mesh, (64, 256), "data", dtype=jnp.complex64))
+    assert (found.kind, found.proof.pays, found.proof.after.sent) == ("unsplit_operation", True, {})
+
+
+def test_columns_of_a_right_hand_side_are_solved_apart():
+    mesh = cpu(data=8)
+    solve = partial(jax.scipy.linalg.solve_triangular, lower=True)
+    columns = jax.jit(solve, out_shardings=NamedSharding(mesh, P(None, "data")))
+    (found,) = lab.diagnose(columns, array(mesh, (64, 64)), array(mesh, (64, 256), None, "data"))
     assert (found.kind, found.proof.pays, found.proof.after.sent) == ("unsplit_operation", True, {})
 
 
