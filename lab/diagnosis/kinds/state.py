@@ -157,12 +157,18 @@ def _collected(program: Program) -> list[tuple[Argument, Instruction]]:
     for cut in map(Place._make, program.module.having(frozenset({"dynamic-slice"}))):
         whole = program.operand(cut)
         argument = None if whole is None or not program.flow.loops(cut.computation) else program.argument_of(*whole)
-        if argument is None or argument.number in found:
+        if argument is None or argument.number in found or _is_read_elsewhere(program, argument):
             continue
         for use in program.flow.uses(*cut):
             if use.number == 0 and _writes_little(use) and _is_stacked(program, use, argument):
                 found[argument.number] = argument, known(use.instruction)
     return [found[number] for number in sorted(found)]
+
+
+def _is_read_elsewhere(program: Program, argument: Argument) -> bool:
+    """Not by loops alone, so that it may have to stay as it was: given back, or compared with what becomes of it."""
+    uses = program.flow.uses(*argument.place)
+    return any(use.opcode is None or not program.flow.loops(use.computation) for use in uses)
 
 
 def _writes_little(use: Use) -> bool:

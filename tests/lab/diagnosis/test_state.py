@@ -146,10 +146,11 @@ def mostly_replaced(x, cache, at):
     return jax.lax.scan(layer, x, cache)
 
 
-def decoded(function, **options):
+def decoded(function, *another, **options):
+    """The diagnosis of a step with results of other specs behind its own."""
     mesh = cpu(tensor=8)
     args = array(mesh, (16, 64), "tensor"), array(mesh, (4, 1024, 16, 64), None, None, "tensor")
-    out = P("tensor"), P(None, None, "tensor")
+    out = P("tensor"), P(None, None, "tensor"), *another
     return diagnosed(mesh, function, *args, array(mesh, (), dtype=jnp.int32), out=out, **options)
 
 
@@ -173,6 +174,20 @@ def test_a_cache_that_is_carried_or_mostly_replaced_or_ends_in_the_step_is_not_c
     assert kinds(decoded(carried)) == ["not_donated"]
     for other in (carried_by_layers, mostly_replaced, summed_up):
         assert kinds(decoded(other, donate_argnums=1 if other is not summed_up else ())) == []
+
+
+def kept_beside(x, cache, at):
+    return *collected_anew.step(x, cache, at), cache
+
+
+def compared(x, cache, at):
+    x, new = collected_anew.step(x, cache, at)
+    return x, new, jnp.max(new - cache)
+
+
+@pytest.mark.parametrize("function, another", [(kept_beside, P(None, None, "tensor")), (compared, P())])
+def test_a_cache_that_is_needed_as_it_was_has_to_be_collected_anew(function, another):
+    assert kinds(decoded(function, another, donate_argnums=1)) == []
 
 
 def of_sequences(cache, w, x, at):
