@@ -7,7 +7,7 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from lab.book.checks import count, finite, not_negative, positive
-from lab.book.reliability import daly_interval_s, work_lost_s, young_interval_s
+from lab.book.reliability import daly_interval_s, work_lost_s
 
 _DEVIATIONS = np.linspace(-12, 12, 2401)
 """Beyond these no normal number of any sample is found."""
@@ -120,16 +120,16 @@ def best_interval_s(save_s: float, mtbf_s: float, write_s: float = 0) -> float:
     return np.maximum(daly_interval_s(save_s, mtbf_s), write_s)
 
 
-def saves_per_store(
-    near_save_s: float, near_mtbf_s: float, store_save_s: float, store_mtbf_s: float, write_s: float = 0
-) -> float:
-    """max(sqrt(2 delta M) of the store, W) in intervals of the neighbour's sqrt(2 delta M), to the next whole number.
+def saves_per_store(interval_s: float, store_save_s: float, store_mtbf_s: float, write_s: float = 0) -> float:
+    """max(sqrt(2 delta M) of the store, W) / I, to the next whole number: copies in a neighbour's memory until one
+    goes to the store.
 
     Source: Ch. 26, `law.tiers`.
     """
-    not_negative(write_s=write_s)
-    store_s = np.maximum(young_interval_s(store_save_s, store_mtbf_s), write_s)
-    return np.maximum(1, np.round(store_s / young_interval_s(near_save_s, near_mtbf_s)))
+    positive(interval_s=interval_s, store_mtbf_s=store_mtbf_s)
+    not_negative(store_save_s=store_save_s, write_s=write_s)
+    store_s = np.maximum(np.sqrt(2 * store_save_s * store_mtbf_s), write_s)
+    return np.maximum(1, np.ceil(store_s / interval_s))
 
 
 def both_copies_lost_s(failure_mtbf_s: float, neighbour_mtbf_s: float, window_s: float) -> float:

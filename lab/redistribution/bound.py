@@ -60,14 +60,14 @@ def _least_to_sum(summands: int, after: Placement, array: Array, axes: Axes) -> 
 
 def _lacking(before: Placement, after: Placement, array: Array, axes: Axes) -> np.ndarray:
     """[devices], elements of the new block of a device that it does not hold."""
-    held, needed = (_ranges(placement, array, axes) for placement in (before, after))
+    held, needed = (ranges(placement, array, axes) for placement in (before, after))
     both = np.minimum(held[1], needed[1]) - np.maximum(held[0], needed[0])
     missing: np.ndarray = np.prod(needed[1] - needed[0], axis=-1) - np.prod(np.maximum(both, 0), axis=-1)
     return missing
 
 
 @lru_cache(maxsize=1024)
-def _ranges(placement: Placement, array: Array, axes: Axes) -> np.ndarray:
+def ranges(placement: Placement, array: Array, axes: Axes) -> np.ndarray:
     """First and last-plus-one index of every device's block: [2, devices, dims]."""
     local = np.array(placement.local_shape(array, axes), int)
     where = dict(zip(axes.names, np.indices(axes.sizes).reshape(len(axes.sizes), axes.size), strict=True))

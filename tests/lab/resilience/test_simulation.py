@@ -95,7 +95,7 @@ def test_no_interval_beats_daly_s_by_a_thousandth(save):
 
 def test_a_save_waits_until_the_one_before_is_written():
     assert best_interval_s(5, 3600, 40) == daly_interval_s(5, 3600) and best_interval_s(5, 3600, 400) == 400
-    assert saves_per_store(5, 3600, 20, 360_000) == 20 and saves_per_store(5, 3600, 20, 360_000, 9486.833) == 50
+    assert saves_per_store(200, 20, 360_000) == 19 and saves_per_store(200, 0, 360_000, 3900) == 20
 
 
 def test_one_failure_in_a_hundred_finds_the_neighbour_gone_that_fails_within_a_hundredth_of_its_time():
