@@ -12,6 +12,7 @@ from lab.cli.fit import fit
 from lab.cli.inspect import inspect
 from lab.cli.list import list_experiments
 from lab.cli.plot import plot
+from lab.cli.restart import restart
 from lab.cli.run import run
 from lab.cli.schema import schema
 from lab.cli.targets import targets
@@ -79,6 +80,7 @@ for _command in (
     list_experiments,
     run,
     fit,
+    restart,
     verify,
     bench,
     tour,

@@ -42,6 +42,7 @@ def described() -> tuple[Described, ...]:
     from lab.report.book_schema import BookJson
     from lab.report.explanations import ExplanationJson
     from lab.report.plots import PlotJson
+    from lab.resilience.restart import RestartJson
 
     return (
         Described("ledger", InspectionJson, "lab inspect --json (of several programs, a list of them)"),
@@ -50,6 +51,7 @@ def described() -> tuple[Described, ...]:
         Described("diff", DifferenceJson, "lab diff --json"),
         Described("run", RunJson, "lab run --json, lab verify --json"),
         Described("fit", FitJson, "lab fit --json"),
+        Described("restart", RestartJson, "lab restart --json"),
         Described("bench", BenchJson, "lab bench --json"),
         Described("rates", ChipRates, "lab bench rates --json"),
         Described("tour", TourJson, "lab tour --json"),

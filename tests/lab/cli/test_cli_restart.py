@@ -1,0 +1,72 @@
+"""`lab restart` of a small step: what remains, what is refused, and its JSON."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.json_keys import valid
+from tests.lab.cli.test_cli import assert_refused
+
+STEP = """
+import jax, jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+def build(mesh):
+    def put(shape, spec):
+        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, spec))
+
+    def step(w, m, x):
+        m = 0.9 * m + jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(w)
+        return w - 0.1 * m, m
+
+    w = put((64, 128), P("data", "tensor"))
+    return jax.jit(step, donate_argnums=(0, 1)), (w, w, put((32, 64), P("data")))
+"""
+ASKED = ("restart", "step.py:build", "--mesh", "data=4,tensor=2", "--target", "cpu:8", "--store", "25GB/s")
+
+
+@pytest.fixture
+def step(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("step.py").write_text(STEP)
+
+
+@pytest.mark.compiles
+def test_the_state_of_lost_devices_comes_from_the_store_and_the_rest_from_peers(lab, step):
+    answer = lab(*ASKED, "--lose", "2", "--json")
+    found = valid("restart", answer.out)
+    assert answer.status == 0 and found["unplaced"] == []
+    refused, half, one = found["losses"][0]["meshes"]
+    assert refused["mesh"] == {"data": 3, "tensor": 2} and "partitioned 3 times" in refused["refused"]
+    # Rows 48 to 63 are gone. Of data=2 the first device has rows 0 to 15 of its 32, the second, which had 16 to 31, none;
+    # each takes 16 rows of others; 1,024 B a row of both arrays, half of it along each coordinate of tensor.
+    assert half["restore"] == {
+        "state": 65_536,
+        "gone": 16_384,
+        "held": 16_384,
+        "from_peers": 32_768,
+        "most_from_peers": 8192,
+        "most_gone": 8192,
+    }
+    assert one["mesh"] == {"data": 1, "tensor": 2} and half["idle"] == 2 and half["batch"] == 1
+
+
+@pytest.mark.compiles
+def test_the_table_names_losses_and_refusals(lab, step):
+    answer = lab(*ASKED, "--lose", "2", "--lose", "4")
+    assert answer.status == 0, answer.err
+    for part in ("2 devices lost", "4 devices lost", "data=3,tensor=2 is refused", "from store", "goodput"):
+        assert part in answer.out
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        (("--lose", "host"), "--lose host: target cpu:8 has none"),
+        (("--lose", "8"), "--lose 8 devices: that is 8 of the 8 devices"),
+        (("--mtbf", "soon"), "--mtbf soon: expected a time"),
+        (("--mesh", "data=4,tensor=4"), "mesh data=4,tensor=4 has 16 devices and target cpu:8 has 8"),
+    ],
+)
+def test_what_cannot_be_lost_is_a_line(lab, step, more, line):
+    assert_refused(lab(*ASKED, *more), line)
