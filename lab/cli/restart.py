@@ -12,6 +12,8 @@ from lab.cli.programs import programs
 from lab.cli.progress import stages
 from lab.compile import sources
 from lab.compile.other_process import other_process
+from lab.core.known import known
+from lab.harness import registry, suite
 from lab.meshes.axes import Axes, TypedAxes
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target, check_size
@@ -30,7 +32,7 @@ SECONDS = options.Parsed("seconds", partial(parse_seconds, option="--restart"))
 @click.command()
 @click.argument("source", metavar="SOURCE")
 @options.mesh
-@options.target("The machine as it is, such as gpu:h100:16x8.", required=True)
+@options.target("The machine as it is, such as gpu:h100:16x8.")
 @click.option(
     "--lose",
     "losses",
@@ -61,7 +63,7 @@ SECONDS = options.Parsed("seconds", partial(parse_seconds, option="--restart"))
 def restart(
     source: str,
     mesh: Axes | None,
-    target: Target,
+    target: Target | None,
     losses: tuple[Loss, ...],
     failures: Failures,
     store: float,
@@ -72,18 +74,32 @@ def restart(
 
     Which meshes, whether the step compiles and fits there and how long it takes, which bytes a restore needs from peers
     and from the store, how often to save where, and the goodput to expect. SOURCE is file.py:build or
-    package.module:build; build(mesh) is called with every mesh.
+    package.module:build, where build(mesh) is called with every mesh, or the name of an experiment.
     """
-    if mesh is None or not sources.is_program(source):
+    is_experiment = source in registry.names()
+    if not is_experiment and (mesh is None or target is None or not sources.is_program(source)):
         raise UsageError(
-            "lab restart builds a step on several meshes: expected file.py:build and --mesh data=16,tensor=8"
+            "lab restart builds a step on several meshes: expected the name of an experiment, or file.py:build, --mesh "
+            "data=16,tensor=8 and --target"
         )
+    run = (
+        suite.placed(suite.parted(suite.load([source]))[0], [target] if target else [], [], {})[0]
+        if is_experiment
+        else None
+    )
+    target = run.target if run else known(target)
+    mesh = mesh or (run.axes or run.experiment.axes(target) if run else known(mesh))
     check_size(target, mesh)
     machine = Machine(target, failures, store, restart_s)
     with stages() as stage, other_process(stage) as call:
 
         def compiled(axes: Axes, part: Target) -> Survey:
-            return programs(source, TypedAxes(axes), part, stage, call, surveyed)[0]
+            if run is None:
+                return programs(source, TypedAxes(axes), part, stage, call, surveyed)[0]
+            from lab.resilience.experiments import resized, surveyed_by_name
+
+            sized = resized(run.experiment.parameters, mesh, axes)
+            return call(surveyed_by_name, source, run.style, sized, axes, part)
 
         found = restarts(source, mesh, machine, losses, compiled)
     if as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -41,8 +42,12 @@ class Survey:
     batch_axes: tuple[str, ...]
 
 
-def surveyed(program: Program) -> Survey:
-    """State is what is donated, or has the shape of a result of its own and is no batch by its name."""
+def surveyed(program: Program, by_trip: Sequence[Collection[int]] = ()) -> Survey:
+    """State is what is donated, or has the shape of a result of its own and is no batch by its name.
+
+    Args:
+      by_trip: see `lab.measure.prediction.predicted`.
+    """
     axes = program.axes or Axes.of({"devices": 1})
     state = _state(program)
     others = [a for a in program.arguments if a.number not in {one.number for one in state}]
@@ -57,7 +62,7 @@ def surveyed(program: Program) -> Survey:
         peak,
         room.fits(peak) if room and peak is not None else None,
         too_much.advice if too_much else "",
-        _step_s(program),
+        _step_s(program, by_trip),
         prod(batch.whole(axes)) if batch else 0,
         tuple(name for names in batch.dims or () for name in names) if batch else (),
     )
@@ -87,9 +92,9 @@ def _placed(a: Argument, axes: Axes) -> StateArray | None:
         return None
 
 
-def _step_s(program: Program) -> float | None:
+def _step_s(program: Program, by_trip: Sequence[Collection[int]]) -> float | None:
     try:
-        found = predicted(program)
+        found = predicted(program, by_trip)
     except UsageError:
         return None
     return found.time.total if found.is_known else None
