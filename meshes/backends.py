@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lab.meshes import processes
 from lab.meshes.axes import Axes
 from lab.meshes.platforms import Platform
 from lab.meshes.targets import Target
@@ -20,15 +21,18 @@ if TYPE_CHECKING:
 def prepare(targets: Collection[Target]) -> None:
     """Gets JAX ready to compile for these targets; call it before anything else uses JAX.
 
-    Unless `attached` is among them, JAX starts on CPUs only and looks for no accelerator. Variables that are set
-    already stay.
+    Unless `attached` is among them, JAX starts on CPUs only and looks for no accelerator. In a program of several
+    processes `attached` are the devices of all of them. Variables that are set already stay.
 
     Raises:
-      UsageError: JAX has started with fewer fake CPU devices than a target asks for.
+      UsageError: JAX has started with fewer fake CPU devices than a target asks for, or does not reach the other
+        processes.
     """
     attached = any(target.platform == Platform.ATTACHED for target in targets)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", _ERRORS if attached else _FATAL)
     set_environment(uses_tpus=attached and _has_tpus())
+    if attached:
+        processes.join()
     from lab.meshes import devices
 
     devices.start(targets)

@@ -10,6 +10,7 @@ from lab.cli.diff import diff
 from lab.cli.explain import explain
 from lab.cli.fit import fit
 from lab.cli.inspect import inspect
+from lab.cli.launch import launch
 from lab.cli.list import list_experiments
 from lab.cli.plot import plot
 from lab.cli.restart import restart
@@ -82,6 +83,7 @@ for _command in (
     fit,
     restart,
     verify,
+    launch,
     bench,
     tour,
     book,

@@ -16,6 +16,7 @@ from lab.cli import interrupt
 from lab.cli.refusals import refuse, wants_traceback
 from lab.core.faults import fault_of, written
 from lab.core.printable import printable
+from lab.meshes import processes
 from lab.meshes.errors import UsageError
 
 BUG = 3
@@ -34,6 +35,8 @@ def main() -> None:
     try:
         if sys.stdout is None:
             raise UsageError("stdout is closed, expected a terminal, a pipe or a file; nothing was done")
+        if several := processes.found():
+            _print_for_all(several.index == 0)
         with interrupt.ends_at_once():
             from lab.cli.group import cli
 
@@ -47,6 +50,13 @@ def main() -> None:
     except Exception as error:
         status = _own_bug(error)
     sys.exit(status)
+
+
+def _print_for_all(is_first: bool) -> None:
+    """Of a program's processes the first prints. What collectives libraries print past Python goes to stderr."""
+    own = os.dup(1) if is_first else os.open(os.devnull, os.O_WRONLY)
+    os.dup2(2, 1)
+    sys.stdout = os.fdopen(own, "w", encoding=sys.stdout.encoding, errors="replace")
 
 
 def _own_bug(error: Exception) -> int:

@@ -15,6 +15,7 @@ from click.shell_completion import CompletionItem
 from lab.diagnosis import KINDS
 from lab.harness import registry
 from lab.measure.bench.sizes import parse_sizes
+from lab.meshes import processes
 from lab.meshes.availability import availability
 from lab.meshes.axes import Axes, TypedAxes
 from lab.meshes.errors import UsageError, no_such
@@ -58,7 +59,9 @@ def _share(text: str) -> Fraction:
 
 
 def _writable(text: str) -> Path:
-    """Refused before the work is done, not after it."""
+    """Refused before the work is done, not after it. Of a program's processes the first writes."""
+    if not processes.is_first():
+        return Path(os.devnull)
     path = Path(text)
     target = Path(os.path.realpath(path))
     # A new file takes the place of an old one; into a pipe is written.

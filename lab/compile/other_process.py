@@ -13,13 +13,15 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, Pipe
 from threading import Thread
 from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
 
 from lab.core.faults import fault_of
+from lab.meshes import processes
 from lab.meshes.errors import UsageError
 
 P = ParamSpec("P")
@@ -48,11 +50,15 @@ class Call(Protocol):
 
 @contextmanager
 def other_process(stage: Stage = lambda _: nullcontext()) -> Iterator[Call]:
-    """A process to call; it is ended at the end, with whatever it has started.
+    """A process to call; it is ended at the end, with whatever it has started. In a program of several processes calls
+    are made in this one, which JAX knows.
 
     Args:
       stage: what goes on here around a stage there.
     """
+    if processes.found():
+        yield partial(_called_here, stage)
+        return
     running: list[_Running] = []
 
     def call(function: Callable[Concatenate[Stage, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -70,6 +76,11 @@ def other_process(stage: Stage = lambda _: nullcontext()) -> Iterator[Call]:
     finally:
         for each in running:
             _end(each)
+
+
+def _called_here(stage: Stage, function: Callable[Concatenate[Stage, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    with redirect_stdout(sys.stderr):
+        return function(stage, *args, **kwargs)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from lab.core.known import known
 from lab.harness.decoder.three_steps import compare_steps
 from lab.harness.experiment import Experiment
 from lab.harness.result import Numerics, WrongResults
+from lab.meshes.processes import fetched
 
 TOLERANCE = 1e-5
 
@@ -46,7 +47,7 @@ def numerics(experiment: Experiment, style: str, mesh: Mesh, parameters: Any) ->
     inputs, shardings = _random(shapes), jax.tree.map(lambda shape: shape.sharding, shapes)
     with jax.default_matmul_precision("highest"):
         expected = jax.device_get(jax.jit(known(experiment.reference)(parameters))(*inputs))
-        found = jax.device_get(function(*jax.device_put(inputs, shardings)))
+        found = fetched(function(*jax.device_put(inputs, shardings)))
     if not all(np.isfinite(x).all() for x in jax.tree.leaves(expected)):
         raise WrongResults("the results of one device are not finite, so that nothing can be compared with them")
     scaled = [jax.tree.map(lambda x, unit: x / np.abs(unit).max(), tree, expected) for tree in (found, expected)]

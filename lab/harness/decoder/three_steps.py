@@ -15,6 +15,7 @@ from lab.core.known import known
 from lab.harness.experiment import Experiment, TrainingStep
 from lab.harness.result import Numerics, WrongResults
 from lab.meshes.axes import Axes
+from lab.meshes.processes import fetched
 from lab.programs.models import decoder
 from lab.programs.models.decoder import Parameter, Parameters
 from lab.programs.models.shape import DecoderShape
@@ -106,7 +107,7 @@ def _run(
         state, metrics = compiled(state, *jax.device_put((tokens_BS[:, order], targets_BS[:, order]), shardings[1:]))
         # Awaited here: fake devices share the threads of one pool, and steps in flight may wait for each other.
         found.append((float(metrics.loss), float(metrics.gradient_norm)))
-    return jax.device_get(state), found
+    return fetched(state), found
 
 
 def _start(step: TrainingStep, shape: DecoderShape, axes: Axes) -> Any:

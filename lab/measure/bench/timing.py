@@ -94,8 +94,8 @@ def _wrong(program: Program, mesh: Mesh) -> str | None:
 
 
 def _memory_limit(mesh: Mesh) -> int | None:
-    """Bytes that a device gives to programs, None where it does not tell."""
-    return (mesh.devices.flat[0].memory_stats() or {}).get("bytes_limit")
+    """Bytes that a device of this process gives to programs, None where it does not tell."""
+    return (mesh.local_devices[0].memory_stats() or {}).get("bytes_limit")
 
 
 def _numbers(mesh: Mesh, elements: int) -> jax.Array:
