@@ -29,7 +29,7 @@ GRACE_S = 5.0
 a collective for another that has ended may wait for ever."""
 SIGNALLED = 128
 LOOPBACK = "127.0.0.1"
-_REAPER = 'while read group; do groups="$groups -$group"; done; kill -KILL -- $groups'
+_REAPER = 'while read group; do groups="$groups -$group"; done; kill -s KILL -- $groups'
 """Kills groups of processes, a line each, as soon as nobody can name more of them: however this process ends."""
 
 
