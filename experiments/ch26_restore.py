@@ -45,6 +45,7 @@ class Restores:
     Attributes:
       chunk_bytes: of one chunk of a saved shard at most.
       embed, mlp, vocab, layers: of the decoder; with `expert` in a mesh it has 12 experts.
+      moments: the state has the optimizer's, too.
     """
 
     save: str = "fsdp=8"
@@ -54,6 +55,7 @@ class Restores:
     mlp: int = 192
     vocab: int = 192
     layers: int = 4
+    moments: bool = True
     target: str = "cpu:8"
 
     def state(self, mesh: str) -> Any:
@@ -65,7 +67,8 @@ class Restores:
         )
         shape = shape.choosing(experts=12 if EXPERT in has else 0, accumulation=4 if PIPE in axes.names else 1)
         placed = make_mesh(parse_target(f"cpu:{axes.size}"), axes)
-        return composed.step(configuration(shape, axes), "explicit", shape, placed)[1][0]
+        state = composed.step(configuration(shape, axes), "explicit", shape, placed)[1][0]
+        return state if self.moments else state.master
 
 
 @dataclass(frozen=True)

@@ -105,21 +105,20 @@ def restore(folder: Path, step: int, like: Any) -> Snapshot:
     Args:
       like: the state as `ShapeDtypeStruct`s with shardings.
     Raises:
-      DamagedCheckpoint: it cannot be read, or an array is not the one that was saved.
+      DamagedCheckpoint: a process cannot read it, or an array is not the one that was saved; on each process.
       UsageError: the state has other arrays, shapes or types.
     """
-    at, wanted = folder.absolute() / str(step), named(like)
+    wanted, read, unread = named(like), None, ""
     try:
-        # Without a manager, at whose barrier the others would wait for a process that cannot read.
-        progress = ocp.JsonCheckpointHandler().restore(at / PROGRESS, args=ocp.args.JsonRestore())
-        is_whole = progress.pop("sha256") == _sha256(progress)
-        _check_same(step, wanted, ocp.StandardCheckpointHandler().metadata(at / STATE).tree)
-        arrays = ocp.StandardCheckpointHandler().restore(at / STATE, args=ocp.args.StandardRestore(wanted))
+        read = _read(folder.absolute() / str(step), wanted)
     except UsageError:
         raise
     except Exception as unreadable:  # Orbax raises bare exceptions for what TensorStore cannot read.
-        said = one_line(unreadable).partition(" See full TensorStore details")[0]
-        raise DamagedCheckpoint(f"step {step} in {folder}: {said}") from unreadable
+        unread = one_line(unreadable).partition(" See full TensorStore details")[0]
+    # Each process says whether it could, before any of them waits for the others' digests.
+    if not _everyone(read is not None) or read is None:
+        raise DamagedCheckpoint(f"step {step} in {folder}: {unread or 'another process cannot read it'}")
+    arrays, progress, is_whole = read
     others = changed(arrays, progress["digests"])
     if others or not is_whole:
         raise DamagedCheckpoint(f"step {step} in {folder}: not as it was saved: {', '.join(others) or PROGRESS}")
@@ -127,6 +126,16 @@ def restore(folder: Path, step: int, like: Any) -> Snapshot:
     state = jax.tree.unflatten(tree, [arrays[_name(path)] for path, _ in leaves])
     key = jax.random.wrap_key_data(jnp.array(progress["key"]["data"], jnp.uint32), impl=progress["key"]["impl"])
     return Snapshot(state, key, progress["position"], progress["step"])
+
+
+def _read(at: Path, wanted: dict[str, Any]) -> tuple[dict[str, jax.Array], dict[str, Any], bool]:
+    """Arrays, progress, and whether that is the one which was saved."""
+    # Without a manager, at whose barrier the others would wait for a process that cannot read.
+    progress = ocp.JsonCheckpointHandler().restore(at / PROGRESS, args=ocp.args.JsonRestore())
+    is_whole = progress.pop("sha256") == _sha256(progress)
+    _check_same(int(at.name), wanted, ocp.StandardCheckpointHandler().metadata(at / STATE).tree)
+    arrays = ocp.StandardCheckpointHandler().restore(at / STATE, args=ocp.args.StandardRestore(wanted))
+    return arrays, progress, is_whole
 
 
 def stored(folder: Path, step: int) -> Callable[[str], ts.TensorStore]:
@@ -149,12 +158,9 @@ def restore_newest(folder: Path, like: Any) -> Snapshot | None:
     damaged = None
     for step in reversed(committed(folder)):
         try:
-            snapshot = restore(folder, step, like)
+            return restore(folder, step, like)
         except DamagedCheckpoint as found:
-            snapshot, damaged = None, found
-        if _everyone(snapshot is not None):
-            return snapshot
-        damaged = damaged or DamagedCheckpoint(f"step {step} in {folder}: another process cannot restore it")
+            damaged = found
     if damaged:
         raise damaged
     return None

@@ -30,7 +30,7 @@ def digests(arrays: Mapping[str, jax.Array]) -> dict[str, str]:
     Args:
       arrays: each on a mesh, with a `NamedSharding`.
     """
-    firsts = {name: [shard.replica_id == 0 for shard in x.addressable_shards] for name, x in arrays.items()}
+    firsts = {name: [shard.replica_id == 0 for shard in in_order(x)] for name, x in arrays.items()}
     return {name: _text(total) for name, total in _totals(arrays, firsts).items()}
 
 
@@ -49,7 +49,7 @@ def changed(arrays: Mapping[str, jax.Array], expected: Mapping[str, str]) -> tup
 
 def shard_digests(arrays: Mapping[str, jax.Array]) -> dict[str, np.ndarray]:
     """Of each array the digests of the shards of this process' devices, uint64 [devices, 2], in the order of
-    `addressable_shards`; those of equal shards are equal."""
+    `in_order`; those of equal shards are equal."""
     # All are under way before the first is awaited; none waits for another device.
     found = {name: _program(x.sharding)(x, _starts(x), _strides(x)) for name, x in sorted(arrays.items())}
     return {
@@ -59,6 +59,7 @@ def shard_digests(arrays: Mapping[str, jax.Array]) -> dict[str, np.ndarray]:
 
 
 def in_order(x: jax.Array) -> list[Any]:
+    """The shards of this process by the ids of their devices."""
     return sorted(x.addressable_shards, key=lambda shard: shard.device.id)
 
 

@@ -23,6 +23,7 @@ from lab.resilience.checkpoints import (
     save,
 )
 from lab.resilience.training import SMALL, ResumableTraining
+from tests.long_tests import long
 
 pytestmark = pytest.mark.compiles
 
@@ -140,7 +141,7 @@ def losses(training, snapshot, steps):
     return [loss for _, loss in islice(training.steps(snapshot), steps)]
 
 
-@pytest.mark.parametrize("axes", ["fsdp=2,tensor=2", "pipe=2,expert=2"])
+@pytest.mark.parametrize("axes", ["fsdp=2,tensor=2", pytest.param("pipe=2,expert=2", marks=long)])
 def test_losses_after_resuming_are_those_without_a_stop_to_the_bit(tmp_path, axes):
     shape = SMALL.choosing(experts=4, accumulation=2) if "expert" in axes else SMALL
     training = ResumableTraining(shape, mesh(axes))

@@ -25,6 +25,8 @@ def test_a_digest_is_the_same_under_every_sharding():
     x = np.arange(64 * 32, dtype=np.float32).reshape(64, 32)
     specs = [(), ("a", "b"), ("b", "a"), (("a", "b"), None), (None, "a")]
     found = {digests({"x": jax.device_put(x, NamedSharding(mesh, PartitionSpec(*spec)))})["x"] for spec in specs}
+    turned = jax.sharding.Mesh(mesh.devices[::-1, ::-1], mesh.axis_names)
+    found |= {digests({"x": jax.device_put(x, NamedSharding(turned, PartitionSpec(*spec)))})["x"] for spec in specs[:3]}
     assert found == {one(x)}
 
 
