@@ -394,7 +394,7 @@ class Program:
             return moved
         if twin := self.gradient_of(site):
             return f"the gradient of {self.named(twin)}"
-        behind = self.argument_behind(site)
+        behind = self.sole_argument_behind(site)
         return f"{moved}, made of {self.named(behind)}" if behind else moved
 
     def gradient_of(self, site: Site) -> Argument | None:
@@ -477,6 +477,13 @@ class Program:
     def argument_behind(self, site: Site) -> Argument | None:
         """The largest argument that a moved value is made of; of split ones, where there are any."""
         return max(self._made_of(site)[0], key=_weight_of, default=None)
+
+    def sole_argument_behind(self, site: Site) -> Argument | None:
+        """The same where no other one of several dims is split over the axes that it moves along, so that it is surely
+        the one."""
+        behind = {a.number: a for a in self._made_of(site)[0] if len(a.local.dims) > 1}
+        split = {a.number for a in self.split_over(site.transfer.axes or ())}
+        return self.argument_behind(site) if len(split & behind.keys()) < 2 else None
 
     def _made_of(self, site: Site, until: frozenset[str] = frozenset()) -> tuple[list[Argument], list[Place]]:
         """The arguments that a moved value is made of, and the instructions of the opcodes `until` that end the way."""

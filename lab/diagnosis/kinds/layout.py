@@ -84,7 +84,7 @@ def moved_to_reshape(program: Program) -> Iterator[Finding]:
             advice,
             *sites,
             needed_bytes=Fraction(0) if is_split else None,
-            write=_with_parts(program.argument_behind(sites[0])) if is_split else "",
+            write=_with_parts(program.sole_argument_behind(sites[0])) if is_split else "",
         )
 
 

@@ -181,3 +181,17 @@ def test_along_a_split_dim_blocks_or_two_stages_send_what_is_calculated(operatio
     mapped = jax.shard_map(better, mesh=mesh, in_specs=P(None, "data"), out_specs=out, check_vma=False)
     sent = by_way(inspection.read_program(jax.jit(mapped), (x,), mesh, None, source="better").ledger.transfers)
     assert {(row.axes, row.link): row.after for row in account.sent if row.after} == sent
+
+
+def parts_of_two_products(x, w, v):
+    first, second = jnp.split((x @ w) @ v, 2, axis=-1)
+    return first * second
+
+
+@pytest.mark.compiles
+def test_no_weight_is_named_where_either_of_two_may_be_meant():
+    mesh = cpu(tensor=4, other=2)
+    w, v = array(mesh, (128, 512), None, "tensor"), array(mesh, (512, 1024), None, "tensor")
+    found = diagnosed(mesh, parts_of_two_products, array(mesh, (64, 128)), w, v).findings
+    edit = next(finding.edit for finding in found if finding.kind == "moved_to_reshape")
+    assert (edit.value, edit.write) == ("the result of dot_general", "")
