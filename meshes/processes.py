@@ -15,10 +15,10 @@ _SIGNS = (
     {"OMPI_MCA_orte_hnp_uri"},
     {"SLURM_STEP_NODELIST", "SLURM_PROCID"},
     {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"},
-    {"TPU_PROCESS_ADDRESSES"},
-    {"TPU_WORKER_HOSTNAMES"},
 )
 """Variables without which JAX finds no several processes, or finds them by asking a metadata server."""
+_WORKERS = "TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES"
+"""Lists of a pod's workers; of one worker alone, which the lab itself names for TPUs that only compile, no sign."""
 LONGEST_START_S = 300
 
 
@@ -42,7 +42,8 @@ def found() -> Processes | None:
     """
     if {COORDINATOR, COUNT, INDEX} <= os.environ.keys():
         return _several(os.environ[COORDINATOR], _number(COUNT), _number(INDEX))
-    if not any(sign <= os.environ.keys() for sign in _SIGNS):
+    is_pod = any("," in os.environ.get(workers, "") for workers in _WORKERS)
+    if not is_pod and not any(sign <= os.environ.keys() for sign in _SIGNS):
         return None
     # JAX has no public name for what it finds.
     from jax._src.clusters import ClusterEnv

@@ -39,7 +39,7 @@ def launch(command: tuple[str, ...], count: int, devices: int | None, logs: Path
     Process 0 prints here. One that fails ends all, and its exit status is that of lab launch; so does Ctrl-C.
     """
     try:
-        logs = logs or Path(tempfile.mkdtemp(prefix="lab-launch-"))
+        logs = logs or (Path(tempfile.mkdtemp(prefix="lab-launch-")) if count > 1 else Path())
         logs.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--logs {logs}: cannot be made ({error.strerror}); name a folder of yours") from None

@@ -44,6 +44,18 @@ def test_variables_of_schedulers_name_the_process(monkeypatch, environ, expected
     assert is_first() == (expected is None or expected.index == 0)
 
 
+@pytest.mark.parametrize("hosts, is_pod", [("localhost", False), ("t1k-w-0,t1k-w-1", True)])
+def test_one_worker_of_tpus_is_no_pod_and_starts_no_jax(monkeypatch, hosts, is_pod):
+    asked = []
+    cluster = SimpleNamespace(
+        auto_detect_unset_distributed_params=lambda *_: asked.append(hosts) or ("t1k-w-0:8476", 2, 1, None)
+    )
+    monkeypatch.setitem(sys.modules, "jax._src.clusters", SimpleNamespace(ClusterEnv=cluster))
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", hosts)
+    assert found() == (Processes("t1k-w-0:8476", 2, 1) if is_pod else None)
+    assert bool(asked) is is_pod
+
+
 @pytest.mark.parametrize(
     "labels, host", [({}, "train-0.pods"), ({"jobset.sigs.k8s.io/jobset-name": "set"}, "train-0.set")]
 )

@@ -14,6 +14,7 @@ from tests.lab.cli.test_cli import TEXT
 
 INJECTED = {
     "inspect": ("inspect step.hlo", "lab.diagnosis.diagnosis.findings"),
+    "time": ("time --accuracy", "lab.cli.time.records"),
     "explain": ("explain", "lab.cli.explain.print_text"),
     "diff": ("diff step.hlo step.hlo", "lab.cli.diff.changes_text"),
     "targets": ("targets", "lab.cli.targets.availability"),
@@ -25,6 +26,11 @@ INJECTED = {
     "tour": ("tour", "lab.measure.tour.tour.tour"),
     "book": ("book ch12.ring", "lab.report.book.page"),
     "plot": ("plot roofline --save roofline.svg", "lab.report.plots.write_whole"),
+    "restart": (
+        "restart step.py:build --mesh data=2 --target gpu:h100:1x2 --store 25GB/s",
+        "lab.cli.restart.restarts",
+    ),
+    "launch": ("launch -n 1 -- true", "lab.resilience.launch.launch"),
     "schema": ("schema ledger", "lab.cli.schema.schema_text"),
 }
 
