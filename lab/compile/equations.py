@@ -150,7 +150,8 @@ def bound(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
     for way in ways:
         try:
             return _bound(*way)
-        except Exception:  # JAX says in several ways that types do not agree.
+        # JAX's error of sharding types has no public name; what is no such error, the last way raises.
+        except Exception:
             continue
     return _bound(*last)
 

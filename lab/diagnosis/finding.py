@@ -79,7 +79,7 @@ class Finding:
       at_most: it needs no more than these bytes, and than the FLOPs and memory that it adds.
       added_bytes: that it sends more, by axes and link, less where negative; {} where it sends less of the transfers.
       added_flops, added_memory: that one device multiplies or holds for it.
-      edit: what of the program to edit; None where that is told by nothing.
+      edit: what of the program to edit; None where it is not known.
       account: what it comes to; set where the whole program is known.
       flops: of products that a device need not compute, by dtype of their operands.
       accessed_bytes: that a device need not read or write in its memory.
