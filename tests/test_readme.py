@@ -2,16 +2,20 @@
 
 import re
 
+import jax
 import pytest
 
 from lab import diagnosis
 from lab.compile.inspection import read_program
 from lab.compile.sources import builder
+from lab.diagnosis.program import Program
+from lab.measure.prediction import predicted
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.targets import parse_target
 from lab.report.diagnosis import diagnosis_text
+from lab.report.seconds import prediction_text
 from tests.paths import ROOT
 
 pytestmark = pytest.mark.compiles
@@ -34,6 +38,10 @@ def verdict(text: str) -> str:
 
 
 def said(name: str, folder) -> str:
+    return diagnosis_text(diagnosis.of(program(name, folder)))
+
+
+def program(name: str, folder) -> Program:
     if not plugins.installed("gpu"):
         pytest.skip("the GPU plugin is not installed")
     path = folder / name
@@ -41,7 +49,7 @@ def said(name: str, folder) -> str:
     target = parse_target("gpu:h100:16x8")
     mesh = make_mesh(target, Axes.parse("fsdp=16,tensor=8"))
     step, args = builder(f"{path}:build")(mesh)
-    return diagnosis_text(diagnosis.of(read_program(step, args, mesh, target, source=f"{name}:build")))
+    return read_program(step, args, mesh, target, source=f"{name}:build")
 
 
 def printed(name: str) -> str:
@@ -60,3 +68,12 @@ def test_the_model_of_flax_in_the_readme_sends_what_is_printed_below_it(tmp_path
     assert len(rows(shown)) == 4 + 1
     assert [row for row in rows(shown) if row not in rows(found)] == []
     assert verdict(shown) == verdict(found)
+
+
+@pytest.mark.skipif(
+    not jax.__version__.startswith("0.10."), reason="the README shows what the compiler of jax 0.10 gives"
+)
+def test_the_seconds_in_the_readme_are_those_of_its_program(tmp_path):
+    shown = README.partition("$ lab time step.py:build --mesh fsdp=16,tensor=8 --target gpu:h100:16x8\n")[2]
+    found = prediction_text(predicted(program("step.py", tmp_path))).splitlines()
+    assert shown.partition("\n```")[0].splitlines() == [line for line in found if not line.startswith("paths are")]

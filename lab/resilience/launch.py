@@ -1,6 +1,6 @@
 """The processes of one program on this machine: started together, and ended together.
 
-Each is told what `jax.distributed.initialize()` asks for: the coordinator, how many there are, and which one it is.
+Each gets what `jax.distributed.initialize()` asks for: the coordinator, how many there are, and which one it is.
 JAX reads the last two from no variables of its own, so that they stand in those of Open MPI, which it looks for first.
 """
 
