@@ -181,3 +181,20 @@ def test_what_checkpoint_computes_again_counts_for_hfu_and_not_for_mfu():
     (needed, all_once), (again, all_twice) = multiplied(lambda f: f), multiplied(jax.checkpoint)
     assert needed == all_once == pytest.approx(again)
     assert all_twice > 1.1 * all_once
+
+
+def test_loops_over_tiles_of_keys_count_as_one_kernel_of_half_the_scores_and_others_stay():
+    def tile(name: str, path: str) -> Kernel:
+        return Kernel(name, 10**6, 2**20, does=Does.PRODUCT, product=Product(1, 64, 64, 128, "bf16"), op_name=path)
+
+    passes = Kernel("p", 10**6, 0, op_name="jvp(layers)/attention/core/exp")
+    forward, backward = (
+        tile(name, f"{way}/attention/core/dot") for name, way in (("f", "jvp()"), ("b", "transpose(jvp())"))
+    )
+    other = Loop(4, (tile("m", "jvp()/mlp/dot"), passes))
+    steps = (Loop(8, (Loop(16, (forward, passes, forward)), Loop(16, (backward, passes)), other)),)
+    (layers,) = replace(schedule_of("fsdp.gpu"), steps=steps).with_fused_attention().steps
+    first, second, third = layers.body
+    assert (first.does, first.flops) == (Does.ATTENTION, 16 * 2 * 2**20 // 2)
+    assert (second.does, second.flops) == (Does.ATTENTION_BACKWARD, 16 * 2**20 // 2)
+    assert third == other

@@ -6,10 +6,10 @@ import pytest
 
 from lab.core.ledger import Kind
 from lab.hlo import read_text
-from lab.hlo.kernels import Choice, Does, Kernel, Loop, steps
+from lab.hlo.kernels import Choice, Collective, Copy, Does, Kernel, Loop, steps
 from lab.measure import step_time as step_time_module
 from lab.measure.rates.curves import Curve, Rate
-from lab.measure.step_time import TourRates, _check_met, _measured, seconds_of, step_time
+from lab.measure.step_time import TourRates, _check_met, _measured, _Run, seconds_of, step_time
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
 from tests.data import kept
@@ -368,3 +368,24 @@ def work(some) -> int:
         else 0
         for step in some
     )
+
+
+def test_ticks_that_begin_alike_take_as_long_as_if_each_were_run_through():
+    """A sum that is started in one tick is still under way in the next."""
+    kernels = [Kernel(f"k{size}", size, size % 2) for size in (10, 100, 401)]
+    branches = tuple((kernel,) * (2 * number + 1) for number, kernel in enumerate(kernels))
+    copied = Copy("c", True, True, 50, is_host=True)
+    body = (Collective("s", False, True), copied, Collective("s", True, False), kernels[0], Choice(branches))
+    loop = Loop(60, body)
+    by_trip = [({0}, {1, 2}, {0, 1}, {0}, {2})[tick % 5] for tick in range(60)]
+    short, whole = (_Run(RATES, {"s": _measured(33.0)}, by_trip) for _ in range(2))
+    first, last = Collective("s", True, False), Collective("s", False, True)
+    short.through([first, kernels[0], loop, last])
+    whole.through([first, kernels[0]])
+    for taken in by_trip:
+        whole.through(loop.body, taken)
+    whole.through([last])
+    assert vars(short.seconds().time) == pytest.approx(vars(whole.seconds().time))
+    assert short.seconds().runs == whole.seconds().runs
+    assert short.seconds().exposed == pytest.approx(whole.seconds().exposed)
+    assert len(short.events) < len(whole.events) / 3
