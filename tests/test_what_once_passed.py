@@ -57,7 +57,7 @@ HELD = {
     "permutes in place": f"{READ}::a_permute_in_place_moves_its_slices",
     "texts cut, lines lost and tokens changed": (
         "hlo_corpus/test_damaged_texts.py::"
-        "800_damaged_texts_are_refused_noted_or_the_same_program_and_none_is_silently_another"
+        "damaged_texts_are_refused_noted_or_the_same_program_and_none_is_silently_another"
     ),
     "an absent body and an operand that nothing defines": f"{INTEGRITY}::what_is_damaged_is_said",
     "half of a text within every budget": (f"{TEXTS}::half_of_a_text_passes_neither_an_empty_budget_nor_fail_on"),

@@ -23,7 +23,7 @@ GROUPS = {
     "programs": ("lab.programs.models", "lab.programs.pipelines", "lab.collectives", "lab.attention"),
     "rules": ("lab.settle", "lab.core.ledger"),
     "reader": ("lab.hlo",),
-    "FLOPs and time": ("lab.hlo.flops", "lab.measure.step_time"),
+    "FLOPs and time": ("lab.hlo.flops", "lab.measure.rates", "lab.measure.schedule", "lab.measure.step_time"),
 }
 """What a verdict stands on, and its modules; those of a longer name are not of the shorter one's group."""
 VERDICTS = {

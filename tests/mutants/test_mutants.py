@@ -126,7 +126,7 @@ SAMPLE = {
     ),
     "rules": ("lab.settle.hints", "_changes", "getattr(term.provenance, name) == getattr(UNSTATED, name)"),
     "reader": ("lab.hlo.integrity", "_check_calls", "i.opcode == 'conditional'"),
-    "FLOPs and time": ("lab.measure.step_time", "Curve.seconds", "max(count, 1)"),
+    "FLOPs and time": ("lab.measure.rates.curves", "Curve.seconds", "count >= sizes[-1]"),
 }
 """One change of each group that a quick test sees."""
 
