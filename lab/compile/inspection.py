@@ -150,7 +150,7 @@ def read_changed(
 
     mesh = mesh_of(jax.tree.leaves(args)) or mesh
     with jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else nullcontext():
-        found = _of_jax(_traced(program, args, source)) if traced is None else traced
+        found = _traced(program, args, source) if traced is None else traced
     return _changed(found, mesh, target, source, until_dumped, remedy)
 
 
@@ -319,7 +319,7 @@ def _compiled(
     # The mesh in force places arguments without a sharding, and gives meaning to a bare PartitionSpec.
     with jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else nullcontext():
         with stage("lowering"):
-            found = program if isinstance(program, jax.stages.Lowered) else _of_jax(_traced(program, args, source))
+            found = program if isinstance(program, jax.stages.Lowered) else _traced(program, args, source)
             jaxpr = found.jaxpr if isinstance(found, jax.stages.Traced) else None
             lowered = found.lower() if isinstance(found, jax.stages.Traced) else found
         with stage("compiling"), heard(remarks):
@@ -367,10 +367,10 @@ def _traced(function: Any, args: tuple[Any, ...], source: str) -> Any:
     try:
         jitted = function if hasattr(function, "lower") else jax.jit(function)
         if hasattr(jitted, "trace"):
-            return jitted.trace(*args, **bound)
+            return shapes_only.with_names(_of_jax(jitted.trace(*args, **bound)))
         # Of a library's own, as `equinox.filter_jit` makes: it traces what is an array, and a shape is none.
         args, bound = jax.tree.map(shapes_only.array_of, (args, bound))
-        return jitted.lower(*args, **bound)
+        return _of_jax(jitted.lower(*args, **bound))
     except TypeError as error:
         found = _NO_ARRAY.match(str(error))
         if found is None:

@@ -22,10 +22,12 @@ import numpy as np
 from jax._src import array, basearray, compiler, core, dispatch, dtypes, pjit, stages, xla_bridge
 from jax._src import mesh as mesh_contexts
 from jax._src.interpreters import mlir, pxla
+from jax._src.lax import lax
 from jax._src.numpy import array_methods
 from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
 from lab.compile import sources
+from lab.compile.argument_names import readable
 from lab.diagnosis.remarks import Remark, heard
 from lab.meshes.platforms import Platform
 
@@ -236,6 +238,7 @@ def follow(
     following = _Following(called)
     before, host = jax.config.values["jax_default_device"], jax.local_devices(backend="cpu")[0]
     run_jitted, put_one = pjit._pjit_call_impl_python, pxla.batched_device_put
+    infer = pjit._infer_params
 
     def jitted(*args: Any, **params: Any) -> Any:
         found = following.call(args, params)
@@ -245,6 +248,11 @@ def follow(
         if not any(map(_is_wide, self._out_shardings)) and not any(isinstance(each, ShapeArray) for each in args):
             return self.unsafe_call(*args)
         return [ShapeArray(aval, placed) for aval, placed in zip(self.out_avals, self._out_shardings, strict=True)]
+
+    def inferred(*args: Any) -> Any:
+        found, values = infer(*args)
+        following.inferred[id(found.params["jaxpr"])] = found
+        return found, values
 
     def put_parts(aval: Any, sharding: Sharding, *rest: Any, **named: Any) -> Any:
         is_host = sharding.device_set == {host} or sharding.device_set.isdisjoint(devices)
@@ -263,11 +271,12 @@ def follow(
         replaced = partial(_replaced, stack)
         stack.callback(core.trace_ctx.set_trace, core.eval_trace)
         replaced(core, eval_trace=following, check_eval_args=lambda _: None)
-        replaced(pjit, _pjit_call_impl_python=jitted)
+        replaced(pjit, _pjit_call_impl_python=jitted, _infer_params=inferred)
         replaced(stages.Traced, lower=lowered)
         replaced(pxla, batched_device_put=put_parts)
         replaced(pxla.MeshExecutable, call=compiled, create_cpp_call=lambda *_: None)
         replaced(dispatch, _batched_device_put_impl=_put(dispatch._batched_device_put_impl))
+        replaced(lax, full=_filled(lax.full))
         replaced(array, jax, make_array_from_callback=_called_back, make_array_from_single_device_arrays=_joined)
         replaced(jax, xla_bridge, **_of_devices(devices))
         replaced(jax, default_backend=lambda: devices[0].platform)
@@ -346,6 +355,7 @@ class _Following(core.EvalTrace):
         super().__init__()  # type: ignore[no-untyped-call]
         self.called = called
         self.by_program: dict[Any, Called] = {}
+        self.inferred: dict[int, Any] = {}
 
     def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
         if primitive is dispatch.device_put_p:
@@ -364,10 +374,12 @@ class _Following(core.EvalTrace):
             is_small = _bytes(jaxpr.out_avals) <= COMPUTED_BYTES and params["ctx_mesh"].empty
             if is_small and not any(isinstance(each, ShapeArray) for each in args):
                 return None
-            return [ShapeArray(aval) for aval in jaxpr.out_avals]
+            return [ShapeArray(aval, _in_force()) for aval in jaxpr.out_avals]
         call = self.recorded(tuple(map(_shape, args)), params)
-        placed = [each if _is_wide(each) else _later(call, index) for index, each in enumerate(params["out_shardings"])]
-        return [ShapeArray(aval, where) for aval, where in zip(jaxpr.out_avals, placed, strict=True)]
+        return [
+            _on(aval, where) if _is_wide(where) else ShapeArray(aval, _later(call, index))
+            for index, (aval, where) in enumerate(zip(jaxpr.out_avals, params["out_shardings"], strict=True))
+        ]
 
     def recorded(self, shapes: tuple[jax.ShapeDtypeStruct, ...], params: dict[str, Any]) -> Called:
         key = (id(params["jaxpr"]), tuple(map(_as_jax_knows, shapes)))
@@ -378,10 +390,27 @@ class _Following(core.EvalTrace):
                 tuple(map(_placed, shapes, params["in_shardings"])),
                 _work(params["jaxpr"].jaxpr),
                 _is_own(params["jaxpr"]),
-                _traced(shapes, params),
+                _traced(shapes, _with_names(params, getattr(self.inferred.get(id(params["jaxpr"])), "in_tree", None))),
             )
         self.called(self.by_program[key])
         return self.by_program[key]
+
+
+def with_names(traced: Any) -> Any:
+    """The same with arguments named as `lab.compile.argument_names` does."""
+    known = {"fun_sourceinfo": traced._fun_sourceinfo} if "fun_sourceinfo" in TRACED_TAKES else {}
+    params = _with_names(traced._params, traced._in_tree)
+    return stages.Traced(traced._meta_tys_flat, params, traced._in_tree, traced.out_tree, traced._consts, **known)
+
+
+def _with_names(params: dict[str, Any], tree: Any) -> dict[str, Any]:
+    jaxpr = params["jaxpr"].jaxpr
+    known = jaxpr.debug_info.arg_names or ()
+    names = known if tree is None else readable(known, tree)
+    if names == known:
+        return params
+    named = jaxpr.replace(debug_info=jaxpr.debug_info._replace(arg_names=names))
+    return params | {"jaxpr": params["jaxpr"].replace(jaxpr=named)}
 
 
 def _traced(shapes: tuple[jax.ShapeDtypeStruct, ...], params: dict[str, Any]) -> Any:
@@ -426,8 +455,20 @@ def _shapes(primitive: Any, args: Sequence[Any], params: dict[str, Any]) -> Any:
         return None
     found, _ = primitive.abstract_eval(*map(core.typeof, args), **params)
     placed = {each.shape: each._placed for each in given}
-    arrays = [ShapeArray(aval, placed.get(aval.shape)) for aval in (found if primitive.multiple_results else [found])]
+    otherwise = None if any(map(_is_placed, given)) else _in_force()
+    results = found if primitive.multiple_results else [found]
+    arrays = [ShapeArray(aval, placed.get(aval.shape) or otherwise) for aval in results]
     return arrays if primitive.multiple_results else arrays[0]
+
+
+def _is_placed(value: ShapeArray) -> bool:
+    return value._placed is not None
+
+
+def _in_force() -> NamedSharding | None:
+    """Where a result lies of which nothing says where: whole on each device of the mesh in force."""
+    mesh = mesh_contexts.get_concrete_mesh()
+    return None if mesh.empty else NamedSharding(mesh, jax.sharding.PartitionSpec())
 
 
 def _constrained(value: ShapeArray, wanted: Any) -> ShapeArray:
@@ -468,6 +509,18 @@ def _put(put: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
         return found
 
     return putting
+
+
+def _filled(full: Callable[..., Any]) -> Callable[..., Any]:
+    """`jnp.zeros_like` names a placement, and forgets it where even the scalar has no value."""
+
+    def filled(*args: Any, sharding: Any = None, **named: Any) -> Any:
+        found = full(*args, sharding=sharding, **named)
+        is_abstract = isinstance(getattr(sharding, "mesh", None), jax.sharding.AbstractMesh)
+        is_forgotten = isinstance(found, ShapeArray) and _is_wide(sharding) and not is_abstract
+        return _on(found.aval, sharding) if is_forgotten else found
+
+    return filled
 
 
 def _sharding(device: Any) -> Sharding | None:

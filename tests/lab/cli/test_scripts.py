@@ -126,6 +126,13 @@ for number in range(3):
 ONCE = AGAIN.replace("jnp.zeros((512, 512))", "jnp.zeros_like(w)").replace(
     "1.0,", "jax.device_put(np.float32(1), whole),"
 )
+IN_FORCE = (
+    AGAIN.replace('("fsdp",))', '("fsdp",), axis_types=(jax.sharding.AxisType.Auto,))')
+    .replace("jax.device_put(np.ones((512, 512), np.float32), rows)", "jax.jit(lambda: jnp.ones((512, 512)), out_shardings=rows)()")
+    .replace("\nstate =", "\njax.set_mesh(mesh)\nstate =")
+    .replace("jnp.zeros((512, 512))", "jnp.zeros_like(w)")
+    .replace("1.0,", "jnp.float32(1),")
+)  # fmt: skip
 FAILING = {
     "alone.py": ("import jax\nprint(jax.jit(lambda x: x + 1)(1.0))", "called no jitted function on several devices"),
     "asks.py": (
@@ -211,10 +218,10 @@ def test_a_script_may_pmap_print_start_threads_and_ask_for_memory_on_devices_tha
 
 
 def test_a_step_whose_first_arguments_lie_otherwise_than_it_gives_them_back_is_told_to_compile_twice(folder):
-    for name, text in {"again.py": AGAIN, "once.py": ONCE}.items():
+    for name, text in {"again.py": AGAIN, "once.py": ONCE, "force.py": IN_FORCE}.items():
         (folder / name).write_text(text)
-    done = lab(folder, "inspect", "again.py", "once.py", "--target", "cpu:8", "--no-prove", "--json")
-    told, silent = (found["notes"] for found in json.loads(done.stdout))
+    done = lab(folder, "inspect", "again.py", "once.py", "force.py", "--target", "cpu:8", "--no-prove", "--json")
+    told, *silent = (found["notes"] for found in json.loads(done.stdout))
     (note,) = (note for note in told if " anew " in note)
     assert note.startswith(
         "JAX compiles step anew at a later call (again.py:22), for what the call before gives back: "
@@ -222,10 +229,10 @@ def test_a_step_whose_first_arguments_lie_otherwise_than_it_gives_them_back_is_t
         "state['scale'] was weak float32 on no mesh and is float32 P(). Made alike"
     )
     assert any("of shapes or shardings before; --function step shows all" in note for note in told)
-    assert not any(" anew " in note or "other set" in note for note in silent)
+    assert not any(" anew " in note or "other set" in note for notes in silent for note in notes)
     # As JAX itself counts on 8 devices what it compiles at each call.
-    (first, *later), (_, *once) = natively(folder, "again.py", "once.py")
-    assert first > 0 and later == [1, 0] and once == [0, 0]
+    (first, *later), *silent = natively(folder, "again.py", "once.py", "force.py")
+    assert first > 0 and later == [1, 0] and [later for _, *later in silent] == [[0, 0]] * 2
 
 
 def natively(folder, *scripts: str) -> list[list[int]]:
@@ -236,7 +243,7 @@ def natively(folder, *scripts: str) -> list[list[int]]:
         [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, env=os.environ | devices
     )
     counts = [int(line.split()[1]) for line in done.stdout.splitlines()]
-    return [counts[:3], counts[3:]]
+    return [counts[number : number + 3] for number in range(0, 3 * len(scripts), 3)]
 
 
 def test_a_script_that_cannot_be_followed_is_one_line(folder):
