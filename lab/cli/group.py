@@ -19,6 +19,7 @@ from lab.cli.schema import schema
 from lab.cli.targets import targets
 from lab.cli.time import time
 from lab.cli.tour import tour
+from lab.cli.upgrade import upgrade
 from lab.cli.verify import verify
 from lab.core.faults import versions_text
 from lab.meshes.errors import no_such
@@ -77,6 +78,7 @@ for _command in (
     time,
     explain,
     diff,
+    upgrade,
     targets,
     list_experiments,
     run,

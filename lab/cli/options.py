@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from lab.compile.environment import Requirement
 from lab.diagnosis import KINDS
 from lab.harness import registry
 from lab.measure.bench.sizes import parse_sizes
@@ -56,6 +58,18 @@ def _share(text: str) -> Fraction:
     if not number:
         raise UsageError(f"--allow {text}: expected a percentage of the bytes, such as 1%")
     return Fraction(number[1]) / 100
+
+
+def _xla_flags(text: str) -> dict[str, str]:
+    """By name; a flag without a value is on."""
+    found = {}
+    for word in shlex.split(text):
+        flag = re.fullmatch(r"(?:--)?(xla_\w+)(?:=(.*))?", word)
+        if flag is None:
+            raise UsageError(f"--flags {word}: expected flags of XLA, such as '--xla_a=true --xla_b=2'")
+        value = "true" if flag[2] is None else flag[2]
+        found[flag[1]] = value.capitalize() if value in ("true", "false") else value  # As options of a compile are.
+    return found
 
 
 def _writable(text: str) -> Path:
@@ -122,6 +136,8 @@ TYPED_AXES = Parsed("axes", TypedAxes.parse)
 TARGET = Parsed("target", parse_target, lambda: [row.target for row in availability()])
 SETTING = Parsed("setting", _setting)
 SHARE = Parsed("share", _share)
+XLA_FLAGS = Parsed("flags", _xla_flags)
+REQUIREMENT = Parsed("requirement", Requirement.parse)
 SIZES = Parsed("sizes", parse_sizes)
 KIND = Parsed("kind", _kind, _kinds)
 EXPLAINED = Parsed("name", known=_explained)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from lab.compile import inspection, sources
-from lab.compile.other_process import Call, ProcessEnded, Stage, other_process
+from lab.compile.other_process import Call, ProcessEnded, Python, Stage, other_process
 from lab.compile.saved import Saved, executable, saved_as
 from lab.compile.script import chosen, followed, is_script, note
 from lab.core.known import known
@@ -73,6 +73,7 @@ def programs(
     script: Script = Script(),
     remedy: Remedy = (),
     which: int | None = None,
+    python: Python | None = None,
 ) -> list[T]:
     """What `of` makes of them: one of a text or of a function, one a module of a dump's folder, one a function of a
     script. What is not compiled yet is built and compiled in another process, with `of`.
@@ -80,6 +81,7 @@ def programs(
     Args:
       remedy: changes that are made to a function before it is compiled.
       which: of a script's functions, to see this one alone.
+      python: what runs `call`; by default this Python.
     Raises:
       NotApplicable: no such change can be made.
       UsageError: a text cannot be read; a function cannot be built or compiled, or ends the process.
@@ -87,7 +89,7 @@ def programs(
     if not source:
         raise UsageError("SOURCE is empty; expected a compiled text, the folder of an XLA dump, or file.py:build")
     if is_script(source) and target is not None and mesh is None:
-        with other_process(stage) as alone:  # A script may change anything.
+        with other_process(stage, python) as alone:  # A script may change anything.
             return _elsewhere(alone, source, _of_script, source, script, target, of, remedy, which)
     if saved := saved_as(source):
         if remedy:

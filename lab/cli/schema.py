@@ -29,6 +29,7 @@ def described() -> tuple[Described, ...]:
     from lab.cli.list import ExperimentJson
     from lab.cli.studies import InspectionJson
     from lab.core.changes import DifferenceJson
+    from lab.guard.upgrade import UpgradeJson
     from lab.harness.fit.schemas import FitJson
     from lab.harness.schemas import RunJson
     from lab.measure.accuracy import Accuracy
@@ -49,6 +50,7 @@ def described() -> tuple[Described, ...]:
         Described("time", PredictionJson, "lab time --json (of several programs, a list of them)"),
         Described("accuracy", Accuracy, "lab time --accuracy --json"),
         Described("diff", DifferenceJson, "lab diff --json"),
+        Described("upgrade", UpgradeJson, "lab upgrade --json"),
         Described("run", RunJson, "lab run --json, lab verify --json"),
         Described("fit", FitJson, "lab fit --json"),
         Described("restart", RestartJson, "lab restart --json"),

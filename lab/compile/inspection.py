@@ -173,6 +173,8 @@ def _changed(found: Any, mesh: Any, target: Target | None, source: str, until_du
                 if until_dumped
                 else _Compiled.of(lowered.compile(options or None))
             )
+        if compiled.platform == Platform.GPU:
+            compiled = replace(compiled, held=partial(_compiled_again, lowered, options))
         return _read(compiled, (), mesh, target, tuple(remarks), source)
     except NotApplicable:
         raise
@@ -333,7 +335,7 @@ def _compiled(
         return replace(compiled, offloaded=offloads.asked(jaxpr.jaxpr), replicated=replicated, traced=jaxpr)
 
 
-def _compiled_again(lowered: Any) -> tuple[LiveBuffer, ...]:
+def _compiled_again(lowered: Any, options: Mapping[str, str | bool] = {}) -> tuple[LiveBuffer, ...]:
     """The temporaries of the fullest moment; none where XLA dumps no buffers: a diagnosis then lacks them."""
     import jax
 
@@ -341,7 +343,7 @@ def _compiled_again(lowered: Any) -> tuple[LiveBuffer, ...]:
 
     try:
         with heard([]), shapes_only.callbacks_compile():
-            return xla_dump.held_at_peak(lowered)
+            return xla_dump.held_at_peak(lowered, options)
     except (StopIteration, ValueError, jax.errors.JaxRuntimeError):
         return ()
 

@@ -16,11 +16,15 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
 from threading import Thread
 from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
 
 from lab.core.faults import fault_of
+from lab.core.known import known
 from lab.meshes import processes
 from lab.meshes.errors import UsageError
 
@@ -28,13 +32,48 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Stage = Callable[[str], AbstractContextManager[None]]
 """What goes on around a stage of the work, by its name."""
-SERVE = "import sys; sys.path[:] = {path!r}; from lab.compile.other_process import serve; serve({answers}, {alive})"
+SERVE = "{prelude}; from lab.compile.other_process import serve; serve({answers}, {alive})"
+_SAME_PATH = "import sys; sys.path[:] = {path!r}"
+_LAB_ALONE = (
+    "import sys; from importlib.util import module_from_spec, spec_from_file_location; "
+    "spec = spec_from_file_location('lab', {init!r}, submodule_search_locations={folders!r}); "
+    "sys.modules['lab'] = lab = module_from_spec(spec); spec.loader.exec_module(lab)"
+)
+"""Of this process' path another Python gets the lab and nothing else."""
 ENDING_S = 5.0
 """How long a process that closed its connection has to end."""
 
 
 class ProcessEnded(Exception):
     """The process was ended before it answered: `was ended by signal 6 (Aborted) while compiling`."""
+
+
+@dataclass(frozen=True)
+class Python:
+    """What runs another process.
+
+    Attributes:
+      prelude: what lets it import the lab.
+    """
+
+    executable: str
+    prelude: str
+
+    @classmethod
+    def this(cls) -> Python:
+        return cls(sys.executable, _SAME_PATH.format(path=sys.path))
+
+    @classmethod
+    def of_environment(cls, executable: Path) -> Python:
+        """With packages of its own, and the lab of this process."""
+        lab, *parts = (known(find_spec(name)) for name in ("lab", "lab.meshes", "lab.experiments"))
+        folders = [*_folders(lab), *(str(Path(folder).parent) for part in parts for folder in _folders(part))]
+        prelude = _LAB_ALONE.format(init=lab.origin, folders=list(dict.fromkeys(folders)))
+        return cls(str(executable), prelude)
+
+
+def _folders(package: ModuleSpec) -> list[str]:
+    return list(package.submodule_search_locations or ())
 
 
 class Call(Protocol):
@@ -49,21 +88,22 @@ class Call(Protocol):
 
 
 @contextmanager
-def other_process(stage: Stage = lambda _: nullcontext()) -> Iterator[Call]:
+def other_process(stage: Stage = lambda _: nullcontext(), python: Python | None = None) -> Iterator[Call]:
     """A process to call; it is ended at the end, with whatever it has started. In a program of several processes calls
     are made in this one, which JAX knows.
 
     Args:
       stage: what goes on here around a stage there.
+      python: what runs the process; by default this Python.
     """
-    if processes.found():
+    if python is None and processes.found():
         yield partial(_called_here, stage)
         return
     running: list[_Running] = []
 
     def call(function: Callable[Concatenate[Stage, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         if not running:
-            running.append(_started())
+            running.append(_started(python or Python.this()))
         try:
             found: T = _answer(running[0], pickle.dumps((function, args, kwargs)), stage)
             return found
@@ -92,13 +132,13 @@ class _Running:
     alive: int
 
 
-def _started() -> _Running:
+def _started(python: Python) -> _Running:
     ours, theirs = Pipe()
     watched, alive = os.pipe()
     with theirs:
-        serve_them = SERVE.format(path=sys.path, answers=theirs.fileno(), alive=watched)
+        serve_them = SERVE.format(prelude=python.prelude, answers=theirs.fileno(), alive=watched)
         process = subprocess.Popen(
-            [sys.executable, "-c", serve_them],
+            [python.executable, "-P", "-c", serve_them],
             stdin=subprocess.DEVNULL,
             stdout=2,
             pass_fds=(theirs.fileno(), watched),

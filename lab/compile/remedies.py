@@ -84,8 +84,12 @@ def changed(stage: Any, mesh: Any, remedy: Sequence[Change]) -> tuple[jax.stages
         change.name: change.value for change in remedy if isinstance(change, changes.CompilerOption)
     }
     others = [change for change in remedy if not isinstance(change, changes.CompilerOption)]
-    if isinstance(stage, jax.stages.Lowered) and not others:
-        return stage, mesh, options
+    if options and not others:
+        if isinstance(stage, jax.stages.Lowered):
+            return stage, mesh, options
+        if isinstance(stage, jax.stages.Traced):
+            with jax.set_mesh(mesh) if isinstance(mesh, Mesh) else nullcontext():
+                return stage.lower(), mesh, options
     if not isinstance(stage, jax.stages.Traced):
         raise NotApplicable("it was lowered before; give the function and its arguments")
     if not isinstance(mesh, Mesh):

@@ -156,11 +156,11 @@ def _compile(
         failures.append(failure)
 
 
-def held_at_peak(lowered: jax.stages.Lowered) -> tuple[LiveBuffer, ...]:
+def held_at_peak(lowered: jax.stages.Lowered, options: Mapping[str, str | bool] = {}) -> tuple[LiveBuffer, ...]:
     """The temporaries of a program for GPUs at its fullest moment, from a compilation that dumps them; the largest
     first."""
     with TemporaryDirectory(prefix="lab-dump-") as name:
-        lowered.compile(compiler_options={"xla_dump_to": name, "xla_dump_hlo_as_proto": True})
+        lowered.compile(compiler_options={"xla_dump_to": name, "xla_dump_hlo_as_proto": True, **options})
         # The chip stands in the name: `module_0001.jit_step.sm_9.0a_gpu_after_optimizations.hlo.pb`.
         return read_buffers(next(Path(name).glob(f"*{BUFFERS}")).read_bytes()).at_peak
 

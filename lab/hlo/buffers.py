@@ -7,11 +7,11 @@ Fields are those of `xla/service/hlo.proto`; colour 0 is a chip's main memory, 5
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import itemgetter
 
 from lab.core.ledger import Memory
+from lab.hlo.protobuf import numbers, parts
 
 MODULE, ASSIGNMENT = 1, 3
 COMPUTATION, INSTRUCTION, METADATA, OP_NAME, ID = 3, 2, 7, 2, 35
@@ -19,7 +19,6 @@ BUFFER, ALLOCATION, TRACE = 1, 3, 4
 DEFINED_AT, DEFINED_BY, COLOR = 3, 4, 4
 EVENT, FREED, SHARED = 1, 1, 2
 MAIN, HOST = 0, 5
-_VARINT, _EIGHT_BYTES, _SIZED, _FOUR_BYTES = 0, 1, 2, 5
 
 
 @dataclass(frozen=True)
@@ -109,14 +108,14 @@ def read_buffers(proto: bytes) -> Buffers:
     Raises:
       ValueError: it holds no buffer assignment.
     """
-    assignment = next(_parts(memoryview(proto), ASSIGNMENT), None)
+    assignment = next(parts(memoryview(proto), ASSIGNMENT), None)
     if assignment is None:
         raise ValueError("no buffer assignment in this module: it was dumped before buffers were assigned")
-    buffers = {fields.get(1, 0): part for part in _parts(assignment, BUFFER) for fields in [_numbers(part)]}
-    sizes = {number: _numbers(part).get(2, 0) for number, part in buffers.items()}
-    allocations = tuple(map(_allocation, map(_numbers, _parts(assignment, ALLOCATION))))
+    buffers = {fields.get(1, 0): part for part in parts(assignment, BUFFER) for fields in [numbers(part)]}
+    sizes = {number: numbers(part).get(2, 0) for number, part in buffers.items()}
+    allocations = tuple(map(_allocation, map(numbers, parts(assignment, ALLOCATION))))
     # The number of an allocation that a trace gives is not the one that the allocation ends with on TPUs.
-    traces = [(*_peak(trace, sizes), _color(trace, buffers)) for trace in _parts(assignment, TRACE)]
+    traces = [(*_peak(trace, sizes), _color(trace, buffers)) for trace in parts(assignment, TRACE)]
     on_device = [trace for trace in traces if trace[-1] != HOST]
     peak, live, color = max(on_device, default=(0, frozenset(), MAIN), key=itemgetter(0))
     names = _op_names(memoryview(proto)) if live else {}
@@ -131,24 +130,24 @@ def read_buffers(proto: bytes) -> Buffers:
 
 def _color(trace: memoryview, buffers: dict[int, memoryview]) -> int:
     """Of the memory that a trace is of, which its buffers say."""
-    event = next(map(_numbers, _parts(trace, EVENT)), {})
-    return _numbers(buffers[event.get(2, 0)]).get(COLOR, MAIN) if event else MAIN
+    event = next(map(numbers, parts(trace, EVENT)), {})
+    return numbers(buffers[event.get(2, 0)]).get(COLOR, MAIN) if event else MAIN
 
 
 def _made_by(buffer: memoryview) -> int:
     """The id of the instruction that makes a buffer."""
-    return next((_numbers(place).get(DEFINED_BY, 0) for place in _parts(buffer, DEFINED_AT)), 0)
+    return next((numbers(place).get(DEFINED_BY, 0) for place in parts(buffer, DEFINED_AT)), 0)
 
 
 def _op_names(proto: memoryview) -> dict[int, str]:
     """By an instruction's id."""
     found = {}
-    for module in _parts(proto, MODULE):
-        for computation in _parts(module, COMPUTATION):
-            for instruction in _parts(computation, INSTRUCTION):
-                for metadata in _parts(instruction, METADATA):
-                    name = b"".join(map(bytes, _parts(metadata, OP_NAME)))
-                    found[_numbers(instruction).get(ID, 0)] = name.decode(errors="replace")
+    for module in parts(proto, MODULE):
+        for computation in parts(module, COMPUTATION):
+            for instruction in parts(computation, INSTRUCTION):
+                for metadata in parts(instruction, METADATA):
+                    name = b"".join(map(bytes, parts(metadata, OP_NAME)))
+                    found[numbers(instruction).get(ID, 0)] = name.decode(errors="replace")
     return found
 
 
@@ -164,7 +163,7 @@ def _peak(trace: memoryview, sizes: dict[int, int]) -> tuple[int, frozenset[int]
     users: Counter[int] = Counter()
     live = peak = at = 0
     taken: list[tuple[int, bool]] = []
-    for event in map(_numbers, _parts(trace, EVENT)):
+    for event in map(numbers, parts(trace, EVENT)):
         kind, buffer = event.get(1, 0), event.get(2, 0)
         if kind != FREED:
             place[buffer] = place[event.get(5, 0)] if kind == SHARED else buffer
@@ -178,41 +177,3 @@ def _peak(trace: memoryview, sizes: dict[int, int]) -> tuple[int, frozenset[int]
             peak, at = live, len(taken)
     last = dict(taken[:at])
     return peak, frozenset(owner for owner, is_taken in last.items() if is_taken)
-
-
-def _numbers(message: memoryview) -> dict[int, int]:
-    """The fields that are numbers."""
-    return {number: value for number, value in _fields(message) if isinstance(value, int)}
-
-
-def _parts(message: memoryview, number: int) -> Iterator[memoryview]:
-    """Every message that stands in the field of this number."""
-    return (value for found, value in _fields(message) if found == number and isinstance(value, memoryview))
-
-
-def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Field numbers and values of one message in protobuf's wire format."""
-    place = 0
-    while place < len(message):
-        key, place = _varint(message, place)
-        if key & 7 == _VARINT:
-            value, place = _varint(message, place)
-            yield key >> 3, value
-        else:
-            length, place = _length(message, place, key & 7)
-            yield key >> 3, message[place : place + length]
-            place += length
-
-
-def _length(message: memoryview, place: int, wire: int) -> tuple[int, int]:
-    return _varint(message, place) if wire == _SIZED else ({_EIGHT_BYTES: 8, _FOUR_BYTES: 4}[wire], place)
-
-
-def _varint(message: memoryview, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = message[place]
-        value |= (byte & 127) << shift
-        place, shift = place + 1, shift + 7
-        if byte < 128:
-            return value, place

@@ -25,7 +25,7 @@ def lab(capsys, monkeypatch, tmp_path):
     """Runs `lab` with the given arguments inside this process, in an empty folder; programs are compiled here as well,
     where JAX is imported already (tests/lab/cli/test_user_programs.py has those that end their process)."""
     monkeypatch.chdir(tmp_path)
-    for command in ("inspect", "time", "diff", "running", "fit", "restart"):
+    for command in ("inspect", "time", "diff", "upgrade", "running", "fit", "restart"):
         monkeypatch.setattr(f"lab.cli.{command}.other_process", this_process)
     monkeypatch.setattr(sys, "path", [*sys.path])
 

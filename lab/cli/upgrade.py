@@ -1,0 +1,155 @@
+"""`lab upgrade`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from functools import partial
+from typing import TypeVar
+
+import click
+
+from lab.cli import options
+from lab.cli.output import print_json, print_text
+from lab.cli.programs import CompilerEnded, Script, programs
+from lab.cli.progress import stages
+from lab.compile import sources
+from lab.compile.environment import Requirement, environment
+from lab.compile.other_process import Stage, other_process
+from lab.compile.saved import Saved, saved_as
+from lab.compile.script import is_script
+from lab.diagnosis.program import Program
+from lab.guard.upgrade import Compiled, Upgrade, under_flags, under_release
+from lab.meshes.axes import TypedAxes
+from lab.meshes.errors import UsageError
+from lab.meshes.platforms import Platform
+from lab.meshes.targets import Target
+from lab.report.upgrade import upgrade_text
+
+T = TypeVar("T")
+
+
+@click.command(cls=options.OfScripts)
+@click.argument("source", metavar="SOURCE", type=click.Path())
+@click.option(
+    "--with",
+    "wanted",
+    metavar="PACKAGE==RELEASE",
+    multiple=True,
+    type=options.REQUIREMENT,
+    help="Another release of JAX, such as jax==0.11.2, and of what else the program imports. It is installed once, by "
+    "pip as you have configured it, in an environment that the lab keeps.",
+)
+@click.option(
+    "--flags",
+    "given",
+    metavar="FLAGS",
+    multiple=True,
+    type=options.XLA_FLAGS,
+    help="Flags of XLA, as XLA_FLAGS has them: '--xla_a=true --xla_b=2'.",
+)
+@options.typed_mesh
+@options.target(f"What to compile for: {options.TARGET_FORMS}. By default fake CPU devices, as many as the mesh has.")
+@click.option(
+    "--allow",
+    "allowed",
+    metavar="PERCENT",
+    type=options.SHARE,
+    help="How much may change, as a share of what there was: of the bytes along any axes, as lab diff has it, of all "
+    "FLOPs and of the memory at its peak. When transfers start and are awaited then may change.",
+)
+@options.functions
+@options.calls
+@options.as_json
+@click.pass_context
+def upgrade(
+    context: click.Context,
+    source: str,
+    wanted: tuple[Requirement, ...],
+    given: tuple[Mapping[str, str], ...],
+    mesh: TypedAxes | None,
+    target: Target | None,
+    allowed: Fraction | None,
+    functions: tuple[str, ...],
+    calls: int,
+    as_json: bool,
+) -> int:
+    """Compile a program with another release of JAX, or other flags of XLA, and say what changes.
+
+    What it communicates, how that is scheduled, FLOPs, memory and seconds; each difference with its line, its
+    instructions, and the flags that it comes from: of another release those whose default it changed.
+
+    Exit status 1 if something differs, seconds aside, or with --allow if it differs by more. SOURCE is a program as lab
+    inspect takes it, and no text.
+    """
+    flags = {name: value for some in given for name, value in some.items()}
+    _check(source, wanted, flags, target)
+    script = Script(context.meta[options.ARGUMENTS], functions, calls)
+    with stages() as stage:
+        if wanted:
+            found = _of_release(source, wanted, flags, mesh, target, stage, script)
+        else:
+            with other_process(stage) as call:
+                of = partial(under_flags, given=flags)
+                found = _one(source, programs(source, mesh, target, stage, call, of, script))
+    for ledger in (found.before.sites.ledger, found.after.sites.ledger):
+        if not ledger.is_complete:
+            raise UsageError(
+                f"{source} could not be read whole, so that nothing can be said of the rest: {'; '.join(ledger.notes)}"
+            )
+    if as_json:
+        print_json(found)
+    else:
+        print_text(upgrade_text(found, allowed))
+    return int(bool(found.differences) if allowed is None else found.exceeds(allowed))
+
+
+def _check(source: str, wanted: tuple[Requirement, ...], flags: Mapping[str, str], target: Target | None) -> None:
+    if not (wanted or flags):
+        raise UsageError("neither --with nor --flags is given; expected one, such as --with jax==0.11.2")
+    if wanted and not any(each.name == "jax" for each in wanted):
+        raise UsageError("--with names no release of jax; expected one, such as --with jax==0.11.2")
+    if not (sources.is_program(source) or is_script(source) or saved_as(source) == Saved.EXPORT):
+        raise UsageError(
+            f"{source} is compiled already, or no program; expected file.py:build, a script with --target, or what "
+            "jax.export saved"
+        )
+    if wanted and target is not None and target.platform == Platform.ATTACHED:
+        raise UsageError(
+            "--target attached: another release compiles ahead of time; expected a target such as gpu:h100:1x8"
+        )
+
+
+def _of_release(
+    source: str,
+    wanted: tuple[Requirement, ...],
+    flags: Mapping[str, str],
+    mesh: TypedAxes | None,
+    target: Target | None,
+    stage: Stage,
+    script: Script,
+) -> Upgrade:
+    with other_process(stage) as call:
+        before = _one(source, programs(source, mesh, target, stage, call, _as_it_is, script))
+    python = environment(wanted, target.platform if target else Platform.CPU, stage)
+
+    def of(is_tried: bool) -> Upgrade:
+        made = partial(under_release, before=before, given=flags, is_tried=is_tried)
+        with other_process(stage, python) as call:
+            return _one(source, programs(source, mesh, target, stage, call, made, script, python=python))
+
+    try:
+        return of(is_tried=True)
+    except CompilerEnded:
+        # It may be a flag that XLA aborts at.
+        return of(is_tried=False)
+
+
+def _as_it_is(program: Program) -> Compiled:
+    return Compiled.of(program, {})
+
+
+def _one(source: str, found: Sequence[T]) -> T:
+    if len(found) != 1:
+        raise UsageError(f"{source}: found {len(found)} functions of these names, expected one, named by --function")
+    return found[0]

@@ -1,0 +1,92 @@
+"""`lab upgrade`: the same program under other flags, and under another release."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from tests.long_tests import long
+
+STEP = """
+import jax, jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+def build(mesh):
+    def array(rows, *spec):
+        return jax.ShapeDtypeStruct((rows, 16), jnp.float32, sharding=NamedSharding(mesh, P(*spec)))
+
+    def loss(w, x):
+        return jnp.sum((x @ w["a"]) @ w["b"])
+
+    step = jax.jit(jax.grad(loss), out_shardings=array(16).sharding)
+    return step, ({"a": array(16), "b": array(16)}, array(8, "data"))
+"""
+ALGSIMP, NO_CHANGE = "--xla_disable_hlo_passes=algsimp", "--xla_cpu_enable_concurrency_optimized_scheduler=false"
+
+
+@pytest.fixture
+def upgrade(lab, tmp_path):
+    (tmp_path / "step.py").write_text(STEP)
+    return lambda *options: lab("upgrade", "step.py:build", "--mesh", "data=8", *options)
+
+
+@pytest.mark.compiles
+def test_products_that_a_pass_simplifies_are_named_with_their_line_and_the_one_flag_of_two_that_drops_it(upgrade):
+    answer = upgrade("--flags", f"{NO_CHANGE} {ALGSIMP}", "--json")
+    found = json.loads(answer.out)
+    assert answer.status == 1 and not found["is_same"] and found["communication"]["changes"] == []
+    assert (found["before"]["flops"], found["after"]["flops"]) == (1536, 2048)
+    products = [each for each in found["differences"] if each["about"] == "FLOPs"]
+    assert [each["flags"] for each in products] == [[["xla_disable_hlo_passes=algsimp"]]] * len(products)
+    assert all(line.endswith("step.py:10") for each in products for line in each["lines"]) and products
+
+
+@pytest.mark.compiles
+def test_a_flag_that_changes_nothing_ends_with_status_0(upgrade):
+    answer = upgrade("--flags", NO_CHANGE)
+    assert answer.status == 0
+    assert answer.out.splitlines()[0].endswith("no difference in communication, its schedule, FLOPs or memory")
+
+
+@pytest.mark.compiles
+def test_flops_that_grew_by_a_third_are_within_an_allowance_of_that_and_not_of_less(upgrade):
+    assert upgrade("--flags", ALGSIMP, "--allow", "100%").status == 0
+    assert upgrade("--flags", ALGSIMP, "--allow", "30%").status == 1
+
+
+@pytest.mark.compiles
+def test_a_flag_that_xla_does_not_know_is_refused_by_its_name(upgrade):
+    answer = upgrade("--flags", "--xla_nonsense=1")
+    assert answer.status == 2 and "No such compile option: 'xla_nonsense'" in answer.err
+
+
+@pytest.mark.parametrize(
+    "options, line",
+    [
+        (("--flags", "nonsense"), "expected flags of XLA"),
+        ((), "neither --with nor --flags is given"),
+        (("--with", "optax==0.2.8"), "--with names no release of jax"),
+        (("--with", "jax==0.11.2", "--target", "attached"), "expected a target such as gpu:h100:1x8"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_in_a_line(upgrade, options, line):
+    answer = upgrade(*options)
+    assert answer.status == 2 and line in answer.err and len(answer.err.splitlines()) == 1
+
+
+def test_a_compiled_text_is_no_program_that_another_release_could_compile(lab, tmp_path):
+    (tmp_path / "step.hlo").write_text("HloModule step")
+    answer = lab("upgrade", "step.hlo", "--with", "jax==0.11.2")
+    assert answer.status == 2 and "step.hlo is compiled already" in answer.err
+
+
+@long
+@pytest.mark.compiles
+def test_a_program_is_the_same_under_the_same_release_in_an_environment_of_its_own(tmp_path, monkeypatch):
+    (tmp_path / "step.py").write_text(STEP)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    command = [sys.executable, "-m", "lab.cli", "upgrade", "step.py:build", "--mesh", "data=8"]
+    done = subprocess.run([*command, "--with", f"jax=={jax.__version__}"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, "no difference in communication" in done.stdout) == (0, True), done.stderr
