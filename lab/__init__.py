@@ -65,8 +65,11 @@ def time(program: Any, *args: Any, mesh: Any = None, target: Any = None) -> Pred
         loop runs.
     """
     from lab.compile import inspection
-    from lab.measure.prediction import predicted
+    from lab.measure.prediction import predicted, rates_at
+    from lab.meshes.targets import parse_target
 
+    target = parse_target(target) if isinstance(target, str) else target
+    rates_at(target)  # Before the program is compiled.
     return predicted(inspection.read_one(program, *args, mesh=mesh, target=target))
 
 

@@ -13,9 +13,10 @@ from lab.cli.progress import stages
 from lab.compile.other_process import other_process
 from lab.core.files import write_whole
 from lab.measure.accuracy import accuracy, records
-from lab.measure.prediction import predicted
+from lab.measure.prediction import predicted, rates_at
 from lab.meshes.axes import TypedAxes
 from lab.meshes.errors import UsageError
+from lab.meshes.platforms import Platform
 from lab.meshes.targets import Target
 from lab.report.seconds import accuracy_text, prediction_text
 from lab.report.trace import trace_text
@@ -70,6 +71,8 @@ def time(
         else:
             print_text(accuracy_text(found_accuracy))
         return 0
+    if target is None or target.platform != Platform.ATTACHED:
+        rates_at(target)  # Before the program runs: it may take minutes.
     script = Script(context.meta[options.ARGUMENTS], functions, calls)
     with stages() as stage, other_process(stage) as call:
         found = programs(source, mesh, target, stage, call, predicted, script)

@@ -115,8 +115,18 @@ def _together(
     proof = _tried([found[number] for number in remedies], joint, trial, attempt)
     if proof.after is None:
         return _alone(found, remedies, trial, attempt)
-    each = replace(proof, together=len(remedies) - 1) if proof.pays else Proof(not_tried=NO_USE)
-    return {number: replace(each, remedy=remedy_text(remedy)) for number, remedy in remedies.items()}
+    texts = {number: remedy_text(remedy) for number, remedy in remedies.items()}
+    if not proof.pays:
+        return {number: Proof(text, not_tried=NO_USE) for number, text in texts.items()}
+    return {
+        number: replace(
+            proof,
+            remedy=text,
+            together=len(remedies) - 1,
+            others=tuple(dict.fromkeys(other for other in texts.values() if other != text)),
+        )
+        for number, text in texts.items()
+    }
 
 
 def _tried(of: Sequence[Finding], remedy: Remedy, trial: Trial, attempt: Attempt) -> Proof:

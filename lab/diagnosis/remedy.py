@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from lab.core.codec import Count
-from lab.core.units import count, exact
+from lab.core.units import count, exact, listed
 from lab.diagnosis.specs import Dims, spec_text
 from lab.meshes.platforms import LinkName
 
@@ -335,6 +335,7 @@ class Proof:
       before, after: what the program and the changed one do; None where it was not tried.
       pays: something that the finding is about is less, and nothing is more by as much.
       together: with how many remedies of other findings it was tried at once.
+      others: these, each once, without those that are the same change.
       not_tried: why.
     """
 
@@ -344,6 +345,7 @@ class Proof:
     pays: bool = False
     together: Count = 0
     not_tried: str | None = None
+    others: tuple[str, ...] = ()
 
     @property
     def is_in_vain(self) -> bool:
@@ -356,8 +358,14 @@ class Proof:
         memory`."""
         if self.before is None or self.after is None:
             return self.remedy
-        with_others = f" (with {self.together} more at once)" if self.together else ""
-        return f"{self.remedy}{with_others}: {', '.join(_changes(self.before, self.after))}"
+        return f"{self.remedy}{self._with_others}: {', '.join(_changes(self.before, self.after))}"
+
+    @property
+    def _with_others(self) -> str:
+        if not self.others:
+            return ""
+        more = [f"{len(self.others) - _SHOWN} more"] * (len(self.others) > _SHOWN)
+        return f" (at once with {listed([*self.others[:_SHOWN], *more])})"
 
 
 def _changes(before: Sums, after: Sums) -> Iterator[str]:

@@ -22,6 +22,7 @@ from lab.measure.step_time import Event, Rates, Seconds, StepTime, seconds_of
 from lab.meshes.attached import resolve_attached
 from lab.meshes.errors import UsageError
 from lab.meshes.hardware import Chip
+from lab.meshes.targets import Target
 
 SCHEMA: Final = "sharding-lab/time/1"
 FULL_COVERAGE = 0.9
@@ -235,6 +236,21 @@ def _transfer_json(row: TransferTime) -> TransferTimeJson:
     )
 
 
+def rates_at(target: Target | None) -> ChipRates:
+    """Of the chip of a target; of attached devices JAX is asked.
+
+    Raises:
+      UsageError: it has no chip, or one without rates.
+    """
+    found = target and resolve_attached(target)
+    if found is None or found.chip is None:
+        raise UsageError(
+            f"found {'no target' if target is None else f'the target {target}'}, expected one with a chip, such as "
+            "--target gpu:h100:2x8 or tpu:v5p:2x2x4: seconds are those of a chip"
+        )
+    return rates_of(found.chip)
+
+
 def predicted(program: Program, by_trip: Sequence[Collection[int]] = ()) -> Prediction:
     """The time of a step of a program on the chip of its target.
 
@@ -244,13 +260,9 @@ def predicted(program: Program, by_trip: Sequence[Collection[int]] = ()) -> Pred
       UsageError: the target has no chip, or one without rates; the text does not tell how often a loop runs, or could
         not be read whole.
     """
-    target = program.target and resolve_attached(program.target)
-    if target is None or target.chip is None:
-        raise UsageError(
-            f"found {'no target' if target is None else f'the target {program.target}'}, expected one with a chip, "
-            "such as --target gpu:h100:2x8 or tpu:v5p:2x2x4: seconds are those of a chip"
-        )
-    return of_schedule(Schedule.of(program, target, by_trip), rates_of(target.chip), target.hardware)
+    rates = rates_at(program.target)
+    target = resolve_attached(known(program.target))
+    return of_schedule(Schedule.of(program, target, by_trip), rates, target.hardware)
 
 
 def of_schedule(schedule: Schedule, rates: ChipRates, chip: Chip) -> Prediction:

@@ -65,6 +65,12 @@ def test_without_a_chip_there_are_no_seconds(lab, step, arguments, words):
     assert_refused(lab("time", *arguments), words)
 
 
+def test_a_script_does_not_run_where_its_time_could_not_be_told(lab, step):
+    Path("train.py").write_text("open('ran', 'w')")
+    assert_refused(lab("time", "train.py", "--target", "cpu:16"), "found the target cpu:16, expected one with a chip")
+    assert not Path("ran").exists()
+
+
 def test_a_loop_of_unknown_length_is_refused(lab, step):
     name = next(name for name in kept.index() if name.endswith("gpu") and unknown(name))
     Path("loop.hlo").write_text(kept.text(name))

@@ -61,6 +61,9 @@ def notebook(tmp_path_factory):
         "%lab inspect step(w, x=x) --target cpu:4",
         *["%lab inspect fixed(w) --target gpu:h100:1x8"] * plugins.installed("gpu"),
         *["%lab inspect fixed(w) --target gpu:h100:2x8 --mesh data=8,model=2"] * plugins.installed("gpu"),
+        *[f"%lab time step(w, x=x){gpu}"] * plugins.installed("gpu"),
+        "%lab time step",
+        "%lab time step(w, x=x)",
         "%lab explain widened",
         "%lab inspect absent.hlo",
     ]
@@ -106,6 +109,15 @@ def test_a_function_that_closes_over_its_mesh_compiles_for_as_many_gpus(notebook
     assert not found["err"]
 
 
+@pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
+def test_the_time_of_a_call_is_printed_and_shown_with_its_timeline(notebook):
+    found = notebook["%lab time step(w, x=x) --target gpu:h100:2x8 --mesh data=8,model=2"]
+    assert found["out"].startswith("step on gpu:h100:2x8 (NVIDIA H100 SXM 80 GB): ") and " a step, " in found["out"]
+    (page,) = found["pages"]
+    assert "a step, predicted" in page and "&lt;svg" in page
+    assert not found["err"]
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
@@ -117,12 +129,14 @@ def test_a_function_that_closes_over_its_mesh_compiles_for_as_many_gpus(notebook
             "the function names a mesh of its own: make it of the target's devices",
         ),
         ("absent.hlo", "absent.hlo: no such file"),
+        ("time step", "expected a call, such as %lab time step(params, batch)"),
+        ("time step(w, x=x)", "found the target attached, expected one with a chip, such as --target gpu:h100:2x8"),
     ],
 )
 def test_what_cannot_be_inspected_is_one_line(notebook, call, said):
     if "gpu" in call and not plugins.installed("gpu"):
         pytest.skip("the compile-only plugin for GPUs is not installed")
-    found = notebook[f"%lab inspect {call}"]
+    found = notebook[f"%lab {call if call.startswith('time') else f'inspect {call}'}"]
     assert said in found["err"] and found["err"].count("\n") == 1
     assert (found["out"], found["pages"]) == ("", [])
 

@@ -18,6 +18,7 @@ from lab.compile import inspection, remedies
 from lab.core.units import exact
 from lab.diagnosis import KINDS
 from lab.diagnosis.proof import A_TEXT, NO_USE
+from lab.diagnosis.remedy import remedy_text
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
@@ -193,7 +194,9 @@ def test_remedies_for_which_there_is_no_time_are_tried_together_and_once():
     found = [f for f in diagnosis.of(slow, prove=True).findings if f.proof.after]
     assert len(asked) == 1 and len(found) > 1
     assert {f.proof.together for f in found} == {len(found) - 1} and len({str(f.proof.after) for f in found}) == 1
-    assert f"(with {len(found) - 1} more at once)" in proof_text(found[0])
+    remedies = [remedy_text(f.remedy) for f in found]
+    assert [set(f.proof.others) for f in found] == [set(remedies) - {own} for own in remedies] != [set()] * len(found)
+    assert f"tried: {remedies[0]} (at once with {found[0].proof.others[0]}" in proof_text(found[0])
     assert f"T{escape(proof_text(found[0])[1:])}" in reports.findings(diagnosis.of(slow, prove=True))
     # Where they do not pay together, there is no time left for one alone.
     idle = replace(slow, attempt=lambda _: program)
