@@ -1,16 +1,15 @@
 """Chapter 26: what does it take to restore a checkpoint on another mesh?
 
-The state is a decoder's as a `Configuration` has it, of random bits, which no compression makes smaller. Two ways are
-measured: every device reads what its shards need, and with it the rest of each chunk; or every device reads an equal
-part of each array, cut between chunks, and gets from the others what it lacks.
+The state is a decoder's as a `Configuration` has it, of random bits, which no compression makes smaller. Every device
+reads an equal part of each array, cut between chunks, and gets from the others what it lacks. For comparison: what a
+device reads for its shards alone, and with it the rest of each chunk.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,8 +20,9 @@ from typing import Any
 import jax
 import numpy as np
 import tensorstore as ts
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import NamedSharding
 
+from lab.compile.inspection import inspect
 from lab.harness.claim import Claim, decided
 from lab.harness.decoder.composed import ComposedShape, configuration
 from lab.harness.question import Question, Row
@@ -32,7 +32,8 @@ from lab.meshes.targets import parse_target
 from lab.programs.composed import step as composed
 from lab.redistribution import Array, Placement, least_bytes_together
 from lab.resilience.checkpoints import Snapshot, checkpoints, named, restore, save, stored
-from lab.resilience.recovery import boxes, by_chunks, chunked, elements, recovered
+from lab.resilience.reading import by_chunks, dims_of, mover, of_prime_axes
+from lab.resilience.recovery import Box, boxes
 from lab.resilience.stages import merged, split
 
 BYTES_READ = "/tensorstore/kvstore/file/bytes_read"
@@ -50,10 +51,10 @@ class Restores:
 
     save: str = "fsdp=8"
     load: str = "fsdp=2,tensor=4"
-    chunk_bytes: int = 4096
-    embed: int = 96
-    mlp: int = 192
-    vocab: int = 192
+    chunk_bytes: int = 16_384
+    embed: int = 384
+    mlp: int = 768
+    vocab: int = 384
     layers: int = 4
     moments: bool = True
     target: str = "cpu:8"
@@ -76,27 +77,30 @@ class Restored:
     """Bytes, of the busiest device where it says so, and seconds.
 
     Attributes:
-      read_at_once: from the store by Orbax for all devices in one process, as TensorStore counts them.
+      read: from the store for all devices, in one process, as TensorStore counts them.
       read_straight, shards: by one device for its own shards, and what these are.
-      read_in_parts, chunks, part: by one device for its part of each array, the chunks that have a piece of it, and
-        what it is itself.
-      received, least: from other devices then, and the least of any way.
+      read_in_parts: by the device whose parts of the arrays have most chunks.
+      sent, least: by a device to others then, as compiled, and the least that any way sends.
     """
 
     arrays: int
     equal: int
     state: int
-    read_at_once: int
+    devices: int
+    read: int
     read_straight: int
     shards: int
     read_in_parts: int
-    chunks: int
-    part: int
-    received: int
+    sent: float
     least: int
     blocked_s: float
     saved_s: float
     restored_s: float
+
+    @property
+    def part(self) -> float:
+        """Of the state, that a device reads where each byte is read once."""
+        return self.state / self.devices
 
 
 def random_state(like: Any) -> Any:
@@ -122,7 +126,7 @@ def measured(assumed: Restores) -> Restored:
             blocked = time.perf_counter()
         written = time.perf_counter()
         like = assumed.state(assumed.load)
-        with counted() as at_once:
+        with counted() as read:
             begun = time.perf_counter()
             found = restore(folder, 0, merged(like)).state
             restored_s = time.perf_counter() - begun
@@ -132,25 +136,26 @@ def measured(assumed: Restores) -> Restored:
             bits(x) == bits(values[name]) and bits(y) == bits(values[name])
             for (name, x), y in zip(named(found).items(), jax.tree.leaves(by_stages), strict=True)
         )
-        straight, _, shards = _read(folder, {name: x.sharding for name, x in named(found).items()}, values)
         arrays = stored(folder, 0)
-        mesh = next(iter(named(found).values())).sharding.mesh
-        parts = {name: in_parts(x.shape, arrays(name), mesh) for name, x in named(found).items()}
-        in_part, chunks, part = _read(folder, parts, values)
-        received = sum((_moved(values[name], parts[name], x.sharding) for name, x in named(found).items()), Counter())
-        changes = [(placement(parts[name]), placement(x.sharding), Array.of(x)) for name, x in named(found).items()]
+        after = {name: x.sharding for name, x in named(found).items()}
+        parts = {name: by_chunks(values[name].shape, chunk_of(arrays(name)), x) for name, x in after.items()}
+        mesh = next(iter(parts.values())).mesh
+        changes = [
+            (placement(parts[name], x.ndim), placement(of_prime_axes(after[name]), x.ndim), Array.of(x))
+            for name, x in values.items()
+        ]
+        lying = {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=parts[name]) for name, x in values.items()}
         return Restored(
             arrays=len(values),
             equal=equal,
             state=sum(x.nbytes for x in values.values()),
-            read_at_once=at_once[0],
-            read_straight=straight,
-            shards=shards,
-            read_in_parts=in_part,
-            chunks=chunks,
-            part=part,
-            received=max(received.values(), default=0),
-            least=least_bytes_together(changes, Axes.parse(assumed.load)),
+            devices=mesh.size,
+            read=read[0],
+            read_straight=_read(folder, after, values),
+            shards=sum(x.addressable_shards[0].data.nbytes for x in named(found).values()),
+            read_in_parts=_read(folder, parts, values),
+            sent=float(inspect(mover(lying, after), lying, mesh=mesh).totals().wire_bytes),
+            least=least_bytes_together(changes, Axes.of(mesh.shape)),
             blocked_s=blocked - start,
             saved_s=written - start,
             restored_s=restored_s,
@@ -161,42 +166,37 @@ def bits(x: Any) -> bytes:
     return np.asarray(x).tobytes()
 
 
-def in_parts(shape: tuple[int, ...], array: ts.TensorStore, mesh: Mesh) -> NamedSharding:
-    return by_chunks(shape, chunk_of(array), mesh)
-
-
 def chunk_of(array: ts.TensorStore) -> tuple[int, ...]:
     """Shape of a chunk; an array without dims has none."""
     return tuple(size or 1 for size in array.chunk_layout.read_chunk.shape or ())
 
 
-def placement(sharding: NamedSharding) -> Placement:
-    return Placement.of(*sharding.spec)
+def placement(sharding: NamedSharding, dims: int) -> Placement:
+    return Placement(dims_of(sharding, dims))
 
 
-def _read(folder: Path, shardings: dict[str, NamedSharding], values: dict[str, Any]) -> tuple[int, int, int]:
-    """Reads the first device's shards of all arrays: bytes that were read, those of the chunks with a piece
-    of them, and those of the shards."""
-    device = next(iter(shardings.values())).mesh.devices.flat[0]
-    whole = needed = 0
+def _read(folder: Path, shardings: dict[str, NamedSharding], values: dict[str, Any]) -> int:
+    """Bytes that are read for the shards of all arrays by the device that needs most chunks."""
+    arrays = stored(folder, 0)
+    chunks = {name: chunk_of(arrays(name)) for name in shardings}
+    where = {name: boxes(values[name].shape, sharding) for name, sharding in shardings.items()}
+
+    def of_chunks(device: jax.Device) -> int:
+        return sum(chunked(where[name][device], chunks[name]) * values[name].itemsize for name in shardings)
+
+    device = max(next(iter(where.values())), key=of_chunks)
     with counted() as found:
         arrays = stored(folder, 0)
-        for name, sharding in shardings.items():
-            box = boxes(values[name].shape, sharding)[device]
-            block = arrays(name)[tuple(slice(*each) for each in box)].read().result()
-            whole += chunked(box, chunk_of(arrays(name))) * values[name].itemsize
-            needed += elements(box) * values[name].itemsize
-            if bits(block) != bits(values[name][tuple(slice(*each) for each in box)]):
+        for name, each in where.items():
+            box = tuple(slice(*one) for one in each[device])
+            if bits(arrays(name)[box].read().result()) != bits(values[name][box]):
                 raise AssertionError(f"{name}: read other bits than were saved")
-    return found[0], whole, needed
+    return found[0]
 
 
-def _moved(value: np.ndarray, before: NamedSharding, after: NamedSharding) -> Counter[jax.Device]:
-    """Bytes that each device received while the array changed its layout."""
-    moved, received = recovered(jax.device_put(value, before), after, read=value.__getitem__)
-    if bits(moved) != bits(value):
-        raise AssertionError("the array that moved is another")
-    return Counter(received)
+def chunked(box: Box, chunk: Sequence[int]) -> int:
+    """Elements of the chunks that have a part of the box."""
+    return prod((-(-last // size) - first // size) * size for (first, last), size in zip(box, chunk, strict=True))
 
 
 @contextmanager
@@ -215,11 +215,10 @@ def answer(assumed: Restores) -> tuple[Row, ...]:
     found = measured(assumed)
     return (
         Row("arrays equal to the bit", found.equal, predicted=found.arrays),
-        Row("read from the store for all devices at once", found.read_at_once, "B", predicted=found.state),
-        Row("read for the shards of one device", found.read_straight, "B", predicted=found.shards),
-        Row("read for one device's equal part, cut between chunks", found.read_in_parts, "B", predicted=found.part),
-        Row("chunks with a piece of that part", found.chunks, "B", predicted=found.part),
-        Row("received from other devices then, busiest device", found.received, "B", predicted=found.least),
+        Row("read from the store, all devices", found.read, "B", predicted=found.state),
+        Row("of it by the device that reads most", found.read_in_parts, "B", predicted=found.part),
+        Row("sent to other devices then, by one", found.sent, "B", predicted=found.least),
+        Row("read for the shards of one device alone", found.read_straight, "B", predicted=found.shards),
         Row("save blocks for", found.blocked_s, "s"),
         Row("save is committed after", found.saved_s, "s"),
         Row("restore takes", found.restored_s, "s"),
@@ -233,8 +232,8 @@ def claims(assumed: Restores) -> tuple[Claim, ...]:
             "ch26.reshard",
             found.equal == found.arrays,
             f"{found.equal} of {found.arrays} arrays saved on {assumed.save} are equal to the bit on {assumed.load}; "
-            f"one device reads {found.read_in_parts:,} B for a part of {found.part:,} B and receives "
-            f"{found.received:,} B, the least {found.least:,} B",
+            f"a device reads {found.read_in_parts:,} B of the {found.part:,.0f} B that are its share and sends "
+            f"{found.sent:,.0f} B, the least {found.least:,} B",
             statement="merging and splitting shards gives the same arrays",
         ),
     )

@@ -22,9 +22,11 @@ import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore as ts
 from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding
 
 from lab.meshes.errors import UsageError, one_line
 from lab.resilience.digest import changed, digests
+from lab.resilience.reading import by_chunks, mover
 
 STATE, PROGRESS = "state", "progress"
 
@@ -100,7 +102,10 @@ def committed(folder: Path) -> tuple[int, ...]:
 
 
 def restore(folder: Path, step: int, like: Any) -> Snapshot:
-    """A committed step, on the mesh and in the layout of `like`, whatever it was saved on; each device reads its own.
+    """A committed step, on the mesh and in the layout of `like`, whatever it was saved on.
+
+    Of each array every device reads an equal part, cut between chunks of the store, and gets from the others what it
+    lacks: see `lab.resilience.reading.by_chunks`.
 
     Args:
       like: the state as `ShapeDtypeStruct`s with shardings.
@@ -133,9 +138,23 @@ def _read(at: Path, wanted: dict[str, Any]) -> tuple[dict[str, jax.Array], dict[
     # Without a manager, at whose barrier the others would wait for a process that cannot read.
     progress = ocp.JsonCheckpointHandler().restore(at / PROGRESS, args=ocp.args.JsonRestore())
     is_whole = progress.pop("sha256") == _sha256(progress)
-    _check_same(int(at.name), wanted, ocp.StandardCheckpointHandler().metadata(at / STATE).tree)
-    arrays = ocp.StandardCheckpointHandler().restore(at / STATE, args=ocp.args.StandardRestore(wanted))
-    return arrays, progress, is_whole
+    saved = ocp.StandardCheckpointHandler().metadata(at / STATE).tree
+    _check_same(int(at.name), wanted, saved)
+    parts = {name: _part(x, saved[name].storage.chunk_shape) for name, x in wanted.items()}
+    arrays = ocp.StandardCheckpointHandler().restore(at / STATE, args=ocp.args.StandardRestore(parts))
+    after = {name: x.sharding for name, x in wanted.items() if parts[name] is not x}
+    cut = {name: arrays[name] for name in after}
+    return arrays | (mover(cut, after)(cut) if cut else {}), progress, is_whole
+
+
+def _part(wanted: Any, chunk: tuple[int, ...]) -> Any:
+    """An array as it is to be read: as it is wanted, or in parts that cut fewer chunks."""
+    if not isinstance(wanted.sharding, NamedSharding):
+        return wanted
+    sharding = by_chunks(wanted.shape, tuple(max(1, size) for size in chunk), wanted.sharding)
+    if sharding.is_equivalent_to(wanted.sharding, len(wanted.shape)):
+        return wanted
+    return jax.ShapeDtypeStruct(wanted.shape, wanted.dtype, sharding=sharding)
 
 
 def stored(folder: Path, step: int) -> Callable[[str], ts.TensorStore]:

@@ -5,15 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
-
-from lab.meshes.axes import Axes
-from lab.redistribution.placement import Array, Placement, arrangements
+from jax.sharding import Sharding
 
 Box = tuple[tuple[int, int], ...]
 """Of each dim of an array the first index and the one behind the last."""
@@ -77,24 +73,6 @@ def recovered(
         received[device] = sum(piece.nbytes for _, piece in of_peers)
         blocks.append(jax.device_put(block, device))
     return jax.make_array_from_single_device_arrays(x.shape, after, blocks), received
-
-
-@lru_cache(maxsize=1024)
-def by_chunks(shape: tuple[int, ...], chunk: tuple[int, ...], mesh: Mesh) -> NamedSharding:
-    """How an array is read with as few elements as can be by the device that reads most: a chunk is read whole, and so
-    a layout that cuts through chunks reads some of them many times. From there devices send one another what they
-    lack."""
-    choices = [
-        NamedSharding(mesh, PartitionSpec(*split))
-        for split in arrangements(mesh.axis_names, len(shape))
-        if Placement(split).fits(Array(shape), Axes.of(mesh.shape))
-    ] or [NamedSharding(mesh, PartitionSpec(*[None] * len(shape)))]
-    return min(choices, key=lambda sharding: max(chunked(box, chunk) for box in boxes(shape, sharding).values()))
-
-
-def chunked(box: Box, chunk: Sequence[int]) -> int:
-    """Elements of the chunks that have a part of the box."""
-    return prod((-(-last // size) - first // size) * size for (first, last), size in zip(box, chunk, strict=True))
 
 
 def boxes(shape: Sequence[int], sharding: Sharding) -> dict[jax.Device, Box]:

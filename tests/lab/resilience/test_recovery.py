@@ -8,7 +8,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.targets import parse_target
-from lab.resilience.recovery import by_chunks, chunked, elements, recovered, sources
+from lab.resilience.recovery import elements, recovered, sources
 
 
 def sharding(text, *spec):
@@ -57,11 +57,3 @@ def test_the_array_is_whole_again_with_the_store_for_what_is_lost(before, after,
     assert (np.asarray(found) == NUMBERS).all() and found.sharding == after
     wanted = sources(NUMBERS.shape, before, after, gone).values()
     assert sum(read) == sum(elements(box) for each in wanted for box in each.from_store)
-
-
-def test_a_layout_that_cuts_between_chunks_is_chosen():
-    mesh = sharding("a=2,b=4").mesh
-    assert by_chunks((48, 48), (6, 48), mesh).spec == PartitionSpec(("a", "b"), None)
-    assert by_chunks((48, 48), (48, 6), mesh).spec == PartitionSpec(None, ("a", "b"))
-    assert by_chunks((48, 48), (24, 12), mesh).spec == PartitionSpec("a", "b")
-    assert chunked(((0, 7), (3, 5)), (6, 4)) == 12 * 8
