@@ -20,6 +20,7 @@ CONSTRAINTS = frozenset({"sharding_constraint", "reshard"})
 """The second on mesh axes of type Explicit."""
 # What stands in names of instructions for the calls around them, beside jit(..) and shard_map.
 _AROUND = re.compile(r"(?:while/(?:body|cond)|cond/branch_\d+_fun|closed_call|checkpoint|remat\d*|core_call)/")
+_LEVELS = re.compile(r"[()/]+")
 _PASSES = frozenset(
     """convert_element_type transpose reshape broadcast_in_dim squeeze expand_dims copy mul add sub div neg cos sin tanh
     exp log max min integer_pow pvary""".split()
@@ -53,9 +54,14 @@ def equations(jaxpr: Any, above: str = "") -> Iterator[Equation]:
 def named(jaxpr: Any, op_name: str) -> list[Equation]:
     """The equations that compiled text calls `jit(step)/...`: several where a Python loop has traced them. Where none
     has that name, as inside of a jax.vmap, the only one that does the same."""
-    name, every = _AROUND.sub("", op_name.partition("/")[2]), list(equations(jaxpr))
+    name, every = _flat(_AROUND.sub("", op_name.partition("/")[2])), list(equations(jaxpr))
     alike = [each for each in every if each.primitive == name.rsplit("/", 1)[-1]]
-    return [each for each in every if each.name == name] or (alike if len(alike) == 1 else [])
+    return [each for each in every if _flat(each.name) == name] or (alike if len(alike) == 1 else [])
+
+
+def _flat(name: str) -> str:
+    """Without brackets: compiled text has `jvp(jit(_take))/gather` for `gather` of `jit(_take)` in `jvp()`."""
+    return _LEVELS.sub("/", name)
 
 
 def constraint_at(found: Equation) -> Equation | None:

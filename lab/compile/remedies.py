@@ -223,7 +223,11 @@ def _pin_operand(program: _Program, change: changes.PinOperand) -> None:
         results = equations.bound(eqn, given)
         return list(results) if number is not None else [pin(results[0]), *results[1:]]
 
-    program.edit(program.found(change.equation), edit)
+    found = program.found(change.equation)
+    alike = [at for at in found if change.takes in ((), *(v.aval.shape for v in at.equation.invars))]
+    if not alike:
+        raise NotApplicable(f"no {found[0].primitive} there takes an array of shape {change.takes}")
+    program.edit(alike, edit)
 
 
 def _constraints(program: _Program, op_name: str) -> list[Equation]:

@@ -191,7 +191,7 @@ def _each_once(
     for site in sites:
         results = frozenset(use.number for use in program.uses(site, _TO_RESULTS) if use.opcode is None)
         ways.setdefault((_axes([site]), results), []).append(site)
-    weights = [argument for argument in program.arguments if _is_weight(program, argument)]
+    weights = [argument for argument in program.arguments if is_weight(program, argument)]
     found: list[_Demand | None] = []
     summed: dict[int, frozenset[str]] = {}
     reached: dict[int, frozenset[str]] = {}
@@ -250,7 +250,7 @@ def _split(argument: Argument) -> frozenset[str]:
     return frozenset(axis for names in argument.dims or () for axis in names)
 
 
-def _is_weight(program: Program, argument: Argument) -> bool:
+def is_weight(program: Program, argument: Argument) -> bool:
     """A pass reads it, as it reads no moments."""
     names = [use.instruction.op_name for use in program.flow.uses(*argument.place) if use.instruction]
     return argument.dims is not None and any(phase(name, program.is_differentiated) in _PASSES for name in names)

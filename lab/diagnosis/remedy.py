@@ -67,11 +67,13 @@ class KeepDonated:
 
 @dataclass(frozen=True)
 class PinOperand:
-    """A constraint on what an equation takes (`operand`) or, without a number, gives."""
+    """A constraint on what an equation takes (`operand`) or, without a number, gives; with `takes`, of its name those
+    that take an array of that shape."""
 
     equation: str
     operand: int | None
     dims: Dims
+    takes: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         what = "the result" if self.operand is None else f"operand {self.operand}"

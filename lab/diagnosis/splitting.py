@@ -182,7 +182,7 @@ class _Followed:
             return _WHOLE
         if is_cut(self.program.flow, Place(i, c)):  # Into parts, of which each device has its own already.
             return _WHOLE
-        if i.opcode in OPCODES and (letters := _letters(i, c)) is not None:
+        if i.opcode in OPCODES and (letters := letters_of(i, c)) is not None:
             return self._product(i, c, [_joined(value) for value in used[:2]], letters)
         return self._same(i, c, [_joined(value) for value in used])
 
@@ -310,7 +310,7 @@ def _fitting(value: Value, element: Instruction) -> Value:
     return _ANYHOW if rank else _WHOLE
 
 
-def _letters(i: Instruction, c: Computation) -> list[list[str]] | None:
+def letters_of(i: Instruction, c: Computation) -> list[list[str]] | None:
     """One for each dim of both operands and of the result of a product, the same where it is the same dim."""
     shapes, result = operand_shapes(i, c), arrays(i.shape)
     if labels := _LABELS.search(i.attributes):

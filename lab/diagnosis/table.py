@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from lab.diagnosis.finding import OUT_OF_MEMORY, Finding
 from lab.diagnosis.kinds import (
     accumulation,
+    batch,
     layout,
     links,
     memory,
@@ -105,6 +106,17 @@ KINDS: tuple[Kind, ...] = (
         (offsets.permuted_by_gather,),
         costs="An all-gather of the whole array, where each device needs as much of it as it keeps.",
         cure="Which device needs which rows is known: exchange blocks by jax.lax.ppermute in jax.shard_map.",
+    ),
+    Kind(
+        "batch_made_whole",
+        "a split batch that is whole after the lookup of its embeddings: layers then sum activations over its axes",
+        (batch.batch_made_whole,),
+        costs="Activations of the whole batch are summed over the batch's axes in every layer, forward and backward, "
+        "and attention is computed for all sequences on each device.",
+        cure="Constrain what the lookup gives: x = jax.lax.with_sharding_constraint(x, P('data')). A table whose rows "
+        "are split over the batch's axis, as in P('model', 'data'), otherwise hands its own split on to the "
+        "activations.",
+        mesh="data=4,model=2",
     ),
     Kind(
         "reduced_in_loop",

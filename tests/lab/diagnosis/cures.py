@@ -10,9 +10,16 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from lab.diagnosis.examples import (
+    batch_made_whole,
+    held_whole,
+    not_donated,
+    on_slow_link,
+    reduced_for_nothing,
+    repeated_in_loop,
+)
 from lab.diagnosis.examples import given_back_whole as given
 from lab.diagnosis.examples import heads_split_apart as heads
-from lab.diagnosis.examples import held_whole, not_donated, on_slow_link, reduced_for_nothing, repeated_in_loop
 from tests.cases.compiling import array, pinned
 
 Built = tuple[Any, tuple[Any, ...]]
@@ -40,6 +47,14 @@ def update(mesh: Mesh) -> Built:
 def look_up(mesh: Mesh) -> Built:
     rows = jax.jit(lambda table, tokens: table[tokens], out_shardings=named(mesh, "data"))
     return rows, (array(mesh, (4096, 64), "data"), array(mesh, (64,), "data", dtype=jnp.int32))
+
+
+def kept_split(mesh: Mesh) -> Built:
+    def hidden(table, up, down, tokens):
+        x = pinned(mesh, table[tokens], "data")
+        return x + jax.nn.relu(x @ up) @ down
+
+    return jax.jit(hidden), batch_made_whole.build(mesh)[1]
 
 
 def before_the_loop(mesh: Mesh) -> Built:
@@ -176,6 +191,7 @@ CURES: dict[str, Callable[[Mesh], Built]] = {
     "random_numbers_moved": random_numbers,
     "gathered_for_slice": update,
     "table_gathered": look_up,
+    "batch_made_whole": kept_split,
     "repeated_in_loop": before_the_loop,
     "gathered_twice": gathered_once,
     "reduced_twice": summed_once,
