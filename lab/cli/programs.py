@@ -219,7 +219,7 @@ def _of_script(
     prepare([target])
     with stage(f"following {source}"):
         devices = target_devices(target)
-        found = followed(source, script.arguments, devices, _usable_bytes(target), script.most_calls)
+        found = followed(source, script.arguments, devices, _usable_bytes(target), script.most_calls, stage)
     from lab.compile import recompiled
 
     shown = chosen(source, found, script.functions)
@@ -256,6 +256,8 @@ def _called(
     # What is changed is not compiled as it was.
     function = called.traced if remedy else called.program
     program = read_built(stage, name, function, called.args, None, target, called.traced, remedy)
+    # What it took to compile while it was followed is the time that trying changes may take.
+    program = replace(program, seconds=program.seconds + called.compile_s)
     ledger = replace(program.ledger, notes=(*program.ledger.notes, *said))
     with stage(f"diagnosing {name}"):
         return of(replace(program, ledger=ledger, remarks=(*called.remarks, *program.remarks)))

@@ -44,8 +44,10 @@ def stages() -> Iterator[Stage]:
         def stage(name: str) -> Iterator[None]:
             task = progress.add_task(name, total=1)
             _say_on_dumb(progress, name)
-            yield
-            progress.update(task, completed=1)
+            try:
+                yield
+            finally:
+                progress.update(task, completed=1)
             over = [each.id for each in progress.tasks if each.finished]
             for earlier in over[:-MOST_SHOWN]:
                 progress.remove_task(earlier)

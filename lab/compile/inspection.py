@@ -20,7 +20,7 @@ from lab.core.known import known
 from lab.core.ledger import Ledger, Memory
 from lab.diagnosis.program import Change, Given, Program, Wires
 from lab.diagnosis.remarks import Remark, heard
-from lab.diagnosis.remedy import NotApplicable, Remedy
+from lab.diagnosis.remedy import NotApplicable, Remedy, remedy_text
 from lab.hlo.buffers import LiveBuffer
 from lab.hlo.padding import argument_padding
 from lab.hlo.placement import Devices
@@ -86,7 +86,7 @@ FINISHED_S = 5.0
 """Machine code for TPUs takes many times as long as all before it, which cannot be stopped: longer programs leave the
 process too busy for another."""
 Stage = Callable[[str], AbstractContextManager[None]]
-"""What goes on around `lowering`, `compiling` and `reading` a program, by that name."""
+"""What goes on around `lowering`, `compiling` and `reading` a program, and what else takes time, by that name."""
 
 
 def read_program(
@@ -125,7 +125,11 @@ def read_program(
         read = _read(compiled, args, mesh, target, tuple(remarks), source)
     seconds = time.perf_counter() - began
     found = compiled.stage if traced is None else traced
-    attempt = partial(_changed, found, mesh, target, source, until_dumped)
+
+    def attempt(remedy: Remedy) -> Program:
+        with stage(f"trying {remedy_text(remedy)} in"):
+            return _changed(found, mesh, target, source, until_dumped, remedy)
+
     is_busy = until_dumped and seconds > FINISHED_S
     return replace(read, attempt=attempt, seconds=seconds, is_tried_elsewhere=is_busy)
 
@@ -327,7 +331,7 @@ def _compiled(
         with stage("compiling"), heard(remarks):
             compiled = _Compiled.of_dump(lowered, args) if until_dumped else _Compiled.of(lowered.compile())
         if compiled.platform == Platform.GPU:
-            compiled = replace(compiled, held=partial(_compiled_again, lowered))
+            compiled = replace(compiled, held=partial(_compiled_again, lowered, {}, stage))
         compiled = replace(compiled, stage=found)
         if jaxpr is None:
             return compiled
@@ -335,14 +339,16 @@ def _compiled(
         return replace(compiled, offloaded=offloads.asked(jaxpr.jaxpr), replicated=replicated, traced=jaxpr)
 
 
-def _compiled_again(lowered: Any, options: Mapping[str, str | bool] = {}) -> tuple[LiveBuffer, ...]:
+def _compiled_again(
+    lowered: Any, options: Mapping[str, str | bool], stage: Stage = lambda _: nullcontext()
+) -> tuple[LiveBuffer, ...]:
     """The temporaries of the fullest moment; none where XLA dumps no buffers: a diagnosis then lacks them."""
     import jax
 
     from lab.compile import shapes_only, xla_dump
 
     try:
-        with heard([]), shapes_only.callbacks_compile():
+        with stage("looking for the largest buffers of"), heard([]), shapes_only.callbacks_compile():
             return xla_dump.held_at_peak(lowered, options)
     except (StopIteration, ValueError, jax.errors.JaxRuntimeError):
         return ()

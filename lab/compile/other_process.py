@@ -150,20 +150,29 @@ def _started(python: Python) -> _Running:
 
 def _answer(running: _Running, request: bytes, stage: Stage) -> Any:
     under_way = "starting"
-    with ExitStack() as stages:
-        try:
-            running.connection.send_bytes(request)
-            while True:
-                what, value = running.connection.recv()
-                if what == "begun":
-                    under_way = value.partition(" ")[0]
-                    stages.enter_context(stage(value))
-                elif what == "done":
-                    stages.pop_all().close()
-                else:
-                    break
-        except (EOFError, ConnectionError):
-            raise ProcessEnded(f"{_ending(running)} while {under_way}") from None
+    stages: list[ExitStack] = []  # Those that go on, the innermost last.
+
+    def begin(name: str) -> None:
+        stages.append(ExitStack())
+        stages[-1].enter_context(stage(name))
+
+    try:
+        begin(f"{under_way} a process to compile in")
+        running.connection.send_bytes(request)
+        what, value = running.connection.recv()
+        stages.pop().close()
+        while what in ("begun", "done"):
+            if what == "begun":
+                under_way = value.partition(" ")[0]
+                begin(value)
+            else:
+                stages.pop().close()
+            what, value = running.connection.recv()
+    except (EOFError, ConnectionError):
+        raise ProcessEnded(f"{_ending(running)} while {under_way}") from None
+    finally:
+        while stages:
+            stages.pop().close()
     if what == "raised":
         error, stack = value
         raise error from _Stack(stack)
@@ -206,8 +215,10 @@ def serve(answers: int, alive: int) -> NoReturn:
     @contextmanager
     def stage(name: str) -> Iterator[None]:
         connection.send(("begun", name))
-        yield
-        connection.send(("done", None))
+        try:
+            yield
+        finally:
+            connection.send(("done", None))
 
     while True:
         try:

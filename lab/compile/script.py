@@ -6,12 +6,13 @@ import runpy
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lab.compile import sources
+from lab.compile.other_process import Stage
 from lab.core.units import count
 from lab.meshes.errors import UsageError, no_such
 
@@ -44,13 +45,19 @@ def is_script(source: str) -> bool:
 
 
 def followed(
-    script: str, arguments: Sequence[str], devices: Sequence[Any], usable_bytes: int | None, most_calls: int
+    script: str,
+    arguments: Sequence[str],
+    devices: Sequence[Any],
+    usable_bytes: int | None,
+    most_calls: int,
+    stage: Stage = lambda _: nullcontext(),
 ) -> Followed:
     """Runs a script as Python does, on these devices and with arrays that have no values.
 
     Args:
       usable_bytes: what JAX takes of the memory of each device; None on CPUs.
       most_calls: on several devices, after which it is left.
+      stage: what goes on around what takes time in it, by its name.
     Raises:
       UsageError: there is no such file; it raises; or it calls no function of its own on several devices, or asks for
         the value of an array before it does.
@@ -69,7 +76,7 @@ def followed(
 
     sys.argv, ended, asks_value = [script, *arguments], "", False
     sys.path.insert(0, str(Path(script).parent.resolve()))
-    with _threads_end_silently(), shapes_only.follow(devices, usable_bytes, called) as calls:
+    with _threads_end_silently(), shapes_only.follow(devices, usable_bytes, called, stage) as calls:
         try:
             with sources.users_code(script):
                 runpy.run_path(script, run_name="__main__")

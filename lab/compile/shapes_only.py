@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import inspect
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, ValuesView
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import prod
@@ -39,6 +40,7 @@ MEMORY_STATS = dict.fromkeys(("bytes_in_use", "peak_bytes_in_use", "largest_allo
 """Of devices on which nothing is allocated."""
 
 
+Stage = Callable[[str], AbstractContextManager[None]]
 LOWER = stages.Traced.lower
 TRACED_TAKES = inspect.signature(stages.Traced.__init__).parameters
 MESHES: dict[Any, Any] = {}
@@ -183,7 +185,8 @@ class Called:
       args: the flat arguments, as shapes with the shardings that it takes them in.
       work: multiplications of its products, and entries of all other arrays that it computes.
       is_own: of the program, and not an operation of JAX's own, as `jnp.isnan` is.
-      remarks: of the compiler, once it is compiled.
+      stage: what goes on around a compilation, by its name.
+      remarks, compile_s: of the compiler, once it is compiled.
     """
 
     name: str
@@ -192,7 +195,9 @@ class Called:
     work: int
     is_own: bool
     traced: Any = field(repr=False)
+    stage: Stage = field(repr=False, compare=False)
     remarks: list[Remark] = field(default_factory=list, repr=False)
+    compile_s: float = 0.0
 
     @property
     def only_makes_arrays(self) -> bool:
@@ -213,8 +218,11 @@ class Called:
 
     @cached_property
     def _compiled(self) -> jax.stages.Compiled:
-        with heard(self.remarks):
-            return self._lowered.compile()
+        began = time.perf_counter()
+        with self.stage(f"compiling {self.name} ({self.place}), to know where its results lie"), heard(self.remarks):
+            compiled = self._lowered.compile()
+        self.compile_s = time.perf_counter() - began
+        return compiled
 
     @cached_property
     def output_shardings(self) -> list[Sharding]:
@@ -224,18 +232,22 @@ class Called:
 
 @contextmanager
 def follow(
-    devices: Sequence[Any], usable_bytes: int | None = None, called: Callable[[Called], None] = lambda _: None
+    devices: Sequence[Any],
+    usable_bytes: int | None = None,
+    called: Callable[[Called], None] = lambda _: None,
+    stage: Stage = lambda _: nullcontext(),
 ) -> Iterator[ValuesView[Called]]:
     """Inside, JAX has these devices, and computes shapes alone.
 
     Args:
       usable_bytes: what JAX takes of the memory of each; None on CPUs.
       called: what to do with a call; it may raise.
+      stage: what goes on around the compilation of a call whose results' placement the program needs, by its name.
     Yields:
       The different calls so far, in their order.
     """
     MESHES.clear()  # Of the program before, whose devices these are not.
-    following = _Following(called)
+    following = _Following(called, stage)
     before, host = jax.config.values["jax_default_device"], jax.local_devices(backend="cpu")[0]
     run_jitted, put_one = pjit._pjit_call_impl_python, pxla.batched_device_put
     infer = pjit._infer_params
@@ -351,9 +363,9 @@ def _replaced(stack: ExitStack, *owners: Any, **values: Any) -> None:
 class _Following(core.EvalTrace):
     """Evaluates primitives: small ones of values, all others to shapes."""
 
-    def __init__(self, called: Callable[[Called], None]) -> None:
+    def __init__(self, called: Callable[[Called], None], stage: Stage) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.called = called
+        self.called, self.stage = called, stage
         self.by_program: dict[Any, Called] = {}
         self.inferred: dict[int, Any] = {}
 
@@ -391,6 +403,7 @@ class _Following(core.EvalTrace):
                 _work(params["jaxpr"].jaxpr),
                 _is_own(params["jaxpr"]),
                 _traced(shapes, _with_names(params, getattr(self.inferred.get(id(params["jaxpr"])), "in_tree", None))),
+                self.stage,
             )
         self.called(self.by_program[key])
         return self.by_program[key]

@@ -32,12 +32,29 @@ def build(mesh):
 """
 
 
+TRAIN = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
+w, x = (jax.device_put(np.ones((256, 256), np.float32), NamedSharding(mesh, P())) for _ in range(2))
+
+@jax.jit
+def step(w, x):
+    return w - jax.grad(lambda w: jnp.sum((x @ w) ** 2))(w)
+
+for _ in range(2):
+    w = step(w, x)
+"""
+
+
 @pytest.fixture(autouse=True)
 def sources(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "step.hlo").write_text(TEXT)
     (tmp_path / "stuck.py").write_text(STUCK)
     (tmp_path / "model.py").write_text(PROGRAM)
+    (tmp_path / "train.py").write_text(TRAIN)
 
 
 class Terminal:
@@ -127,7 +144,12 @@ def test_an_interrupt_ends_the_process_of_a_program_that_is_in_c():
 def test_a_terminal_shows_each_stage_and_keeps_none():
     with on_terminal([*LAB, "inspect", "model.py:build", "--mesh", "data=8"]) as terminal:
         shown = terminal.read_until()
-        stages = ["building model.py:build", "lowering model.py:build", "compiling model.py:build for cpu:8"]
+        stages = [
+            "starting a process to compile in",
+            "building model.py:build",
+            "lowering model.py:build",
+            "compiling model.py:build for cpu:8",
+        ]
         assert [stage for stage in [*stages, "diagnosing model.py:build"] if stage not in shown] == []
         assert "\x1b[1A\x1b[2K" in shown and terminal.process.wait() == 0
 
@@ -136,6 +158,20 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_a_line_a_stage():
     with on_terminal([*LAB, "inspect", "model.py:build", "--mesh", "data=8"], term="dumb") as terminal:
         shown = terminal.read_until()
         assert "\r\ncompiling model.py:build for cpu:8\r\n" in shown and "\x1b" not in shown
+
+
+def test_a_script_shows_what_is_compiled_while_it_is_followed_and_which_change_is_tried():
+    with on_terminal([*LAB, "inspect", "train.py", "--target", "cpu:2"], term="dumb") as terminal:
+        shown = terminal.read_until().replace("\r\n", "\n")
+    stages = [
+        "following train.py",
+        "compiling step (train.py:13), to know where its results lie",
+        "diagnosing train.py:step",
+        "trying 1 argument donated in train.py:step",
+        "train.py:step: ",
+    ]
+    assert [stage for stage in stages if f"\n{stage}" not in shown] == []
+    assert sorted(stages, key=lambda stage: shown.index(f"\n{stage}")) == stages
 
 
 @pytest.mark.parametrize("arguments", [["inspect", "step.hlo", "--mesh", "data=2,tensor=4"], ["targets"], ["explain"]])
