@@ -43,6 +43,7 @@ def described() -> tuple[Described, ...]:
     from lab.report.book_schema import BookJson
     from lab.report.explanations import ExplanationJson
     from lab.report.plots import PlotJson
+    from lab.resilience.launch import Launched
     from lab.resilience.restart import RestartJson
 
     return (
@@ -54,6 +55,7 @@ def described() -> tuple[Described, ...]:
         Described("run", RunJson, "lab run --json, lab verify --json"),
         Described("fit", FitJson, "lab fit --json"),
         Described("restart", RestartJson, "lab restart --json"),
+        Described("launch", Launched, "lab launch --json"),
         Described("bench", BenchJson, "lab bench --json"),
         Described("rates", ChipRates, "lab bench rates --json"),
         Described("tour", TourJson, "lab tour --json"),

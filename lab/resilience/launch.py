@@ -19,11 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
 from threading import Thread
+from typing import IO, Any, Final, Literal
 
 from lab.core.known import known
 from lab.meshes.errors import UsageError
 from lab.meshes.processes import COORDINATOR, COUNT, INDEX
 
+SCHEMA: Final = "sharding-lab/launch/1"
 GRACE_S = 5.0
 """How long processes have to end that are asked to: JAX takes SIGTERM for a notice of preemption, and one that waits in
 a collective for another that has ended may wait for ever."""
@@ -34,16 +36,19 @@ _REAPER = 'while read group; do groups="$groups -$group"; done; kill -s KILL -- 
 
 
 @dataclass(frozen=True)
-class Ended:
-    """The process that ended all.
+class ProcessEnd:
+    """How a process ended.
 
     Attributes:
-      status: that of the first failure, 128 and the signal where one ended it; 0 where there is none.
-      index: of the process; None where all succeeded.
+      status: its exit status, or 128 and the signal that ended it.
+      seconds: from its start.
+      log: the file with what it printed; None of the first, which prints where the launcher does.
     """
 
+    index: int
     status: int
-    index: int | None = None
+    seconds: float
+    log: str | None
 
     @property
     def how(self) -> str:
@@ -51,6 +56,24 @@ class Ended:
             return f"exited with status {self.status}"
         number = self.status - SIGNALLED
         return f"was ended by signal {number} ({signal.strsignal(number)})"
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What `lab launch --json` prints.
+
+    Attributes:
+      status: that of the first process that failed; 0 where none did.
+      failed: this process, which ended all; None where all succeeded.
+    """
+
+    schema: Literal["sharding-lab/launch/1"]
+    command: tuple[str, ...]
+    status: int
+    failed: int | None
+    seconds: float
+    devices: int
+    processes: tuple[ProcessEnd, ...]
 
 
 def environments(
@@ -107,12 +130,14 @@ def devices_each(count: int, devices: int | None, gpus: Sequence[str]) -> int:
     return each
 
 
-def launch(command: Sequence[str], count: int, devices: int | None, logs: Path) -> Ended:
+def launch(
+    command: Sequence[str], count: int, devices: int | None, logs: Path, output: IO[Any] | None = None
+) -> Launched:
     """Runs a command in processes of one program until all have ended, or one has failed, which ends the others: they
     are asked to by SIGTERM, by SIGINT where this process is interrupted, and killed `GRACE_S` later, with all that they
     have started.
 
-    The first one prints where this process does, the others into `logs`, `process-1.log` and so on.
+    The first one prints where this process does, or into `output`, the others into `logs`, `process-1.log` and so on.
 
     Raises:
       UsageError: there is no such command, or there are too few GPUs.
@@ -120,23 +145,23 @@ def launch(command: Sequence[str], count: int, devices: int | None, logs: Path) 
     if shutil.which(command[0]) is None:
         raise UsageError(f"{command[0]}: no such command; expected a program, as in lab launch -n 2 -- python train.py")
     gpus = visible_gpus(os.environ)
-    variables = environments(count, devices_each(count, devices, gpus), gpus, _free_port(), os.environ)
-    ended: Queue[tuple[int, int]] = Queue()
+    each = devices_each(count, devices, gpus)
+    variables = environments(count, each, gpus, _free_port(), os.environ)
+    files = [logs / f"process-{index}.log" if index else None for index in range(count)]
+    ended: Queue[ProcessEnd] = Queue()
+    ends: list[ProcessEnd] = []
     running: list[subprocess.Popen[bytes]] = []
     reaper = subprocess.Popen(
         ["sh", "-c", _REAPER], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
     )
-    request = signal.SIGTERM
+    request, began = signal.SIGTERM, time.monotonic()
     try:
-        for index, own in enumerate(variables):
-            running.append(_started(command, own, logs / f"process-{index}.log" if index else None))
+        for index, (own, file) in enumerate(zip(variables, files, strict=True)):
+            running.append(_started(command, own, file, output))
             os.write(known(reaper.stdin).fileno(), b"%d\n" % running[-1].pid)
-            Thread(target=_await, args=(index, running[-1], ended), daemon=True).start()
-        for _ in range(count):
-            index, status = ended.get()
-            if status:
-                return Ended(SIGNALLED - status if status < 0 else status, index)
-        return Ended(0)
+            Thread(target=_await, args=(index, running[-1], file, ended), daemon=True).start()
+        while len(ends) < count and not (ends and ends[-1].status):
+            ends.append(ended.get())
     except KeyboardInterrupt:
         request = signal.SIGINT
         raise
@@ -145,23 +170,39 @@ def launch(command: Sequence[str], count: int, devices: int | None, logs: Path) 
         known(reaper.stdin).close()
         for process in (reaper, *running):
             process.wait()
+    failed = ends[-1] if ends[-1].status else None
+    ends += [ended.get() for _ in range(count - len(ends))]
+    return Launched(
+        SCHEMA,
+        tuple(command),
+        failed.status if failed else 0,
+        failed.index if failed else None,
+        time.monotonic() - began,
+        each,
+        tuple(sorted(ends, key=lambda end: end.index)),
+    )
 
 
-def _started(command: Sequence[str], environment: Mapping[str, str], log: Path | None) -> subprocess.Popen[bytes]:
-    with log.open("wb") if log else nullcontext() as output:
+def _started(
+    command: Sequence[str], environment: Mapping[str, str], log: Path | None, output: IO[Any] | None
+) -> subprocess.Popen[bytes]:
+    with log.open("wb") if log else nullcontext(output) as printed:
         return subprocess.Popen(
             command,
             env=environment,
             stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT if output else None,
+            stdout=printed,
+            stderr=subprocess.STDOUT if log else None,
             start_new_session=True,
         )
 
 
-def _await(index: int, process: subprocess.Popen[bytes], ended: Queue[tuple[int, int]]) -> None:
+def _await(index: int, process: subprocess.Popen[bytes], log: Path | None, ended: Queue[ProcessEnd]) -> None:
     """A thread each, so that what failed first is known: the others are often aborted in the same moment."""
-    ended.put((index, process.wait()))
+    began = time.monotonic()
+    status = process.wait()
+    seconds = time.monotonic() - began
+    ended.put(ProcessEnd(index, SIGNALLED - status if status < 0 else status, seconds, str(log) if log else None))
 
 
 def _ask(running: Sequence[subprocess.Popen[bytes]], request: signal.Signals) -> None:

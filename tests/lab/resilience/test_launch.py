@@ -39,6 +39,19 @@ def test_process_that_fails_ends_one_that_ignores_sigterm(tmp_path):
     assert not any(map(is_running, pids(tmp_path)))
 
 
+def test_json_says_how_each_process_ended_and_where_it_printed(tmp_path):
+    program = BOTH_STARTED + "print('here', flush=True)\nif i == '1': os._exit(9)\ntime.sleep(60)"
+    command = [*LAUNCH, "-n", "2", "--logs", "logs", "--json", "--", sys.executable, "-c", program]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=40)
+    found = json.loads(ended.stdout)
+    first, second = found["processes"]
+    assert (found["schema"], found["status"], found["failed"], found["devices"]) == ("sharding-lab/launch/1", 9, 1, 1)
+    assert (first["status"], first["log"]) == (128 + signal.SIGTERM, None) and "here" in ended.stderr
+    assert (second["status"], second["log"]) == (ended.returncode, "logs/process-1.log") == (9, "logs/process-1.log")
+    assert (tmp_path / second["log"]).read_text() == "here\n"
+    assert 0 < second["seconds"] <= found["seconds"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_outlives_its_launcher(tmp_path, number):
     deaf = DEAF if number == signal.SIGKILL else ""
