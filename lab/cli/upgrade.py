@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import click
 
 from lab.cli import options
 from lab.cli.output import print_json, print_text
-from lab.cli.programs import CompilerEnded, Script, programs
+from lab.cli.programs import CompilerEnded, Script, programs, read_built
 from lab.cli.progress import stages
 from lab.compile import sources
 from lab.compile.environment import Requirement, environment
-from lab.compile.other_process import Stage, other_process
+from lab.compile.other_process import Call, Python, Stage, other_process
 from lab.compile.saved import Saved, saved_as
 from lab.compile.script import is_script
 from lab.diagnosis.program import Program
 from lab.guard.upgrade import Compiled, Upgrade, under_flags, under_release
+from lab.harness import registry
 from lab.meshes.axes import TypedAxes
+from lab.meshes.backends import make_mesh, prepare
 from lab.meshes.errors import UsageError
 from lab.meshes.platforms import Platform
-from lab.meshes.targets import Target
+from lab.meshes.targets import Target, parse_target
 from lab.report.upgrade import upgrade_text
 
 T = TypeVar("T")
+DEFAULT_TARGET = parse_target("cpu:8")
 
 
 @click.command(cls=options.OfScripts)
@@ -48,6 +51,12 @@ T = TypeVar("T")
     type=options.XLA_FLAGS,
     help="Flags of XLA, as XLA_FLAGS has them: '--xla_a=true --xla_b=2'.",
 )
+@click.option(
+    "--style",
+    metavar="STYLE",
+    type=options.STYLE,
+    help=f"Of an experiment: {', '.join(options.STYLES)}; by default the first that it has.",
+)
 @options.typed_mesh
 @options.target(f"What to compile for: {options.TARGET_FORMS}. By default fake CPU devices, as many as the mesh has.")
 @click.option(
@@ -67,6 +76,7 @@ def upgrade(
     source: str,
     wanted: tuple[Requirement, ...],
     given: tuple[Mapping[str, str], ...],
+    style: str | None,
     mesh: TypedAxes | None,
     target: Target | None,
     allowed: Fraction | None,
@@ -80,18 +90,26 @@ def upgrade(
     instructions, and the flags that it comes from: of another release those whose default it changed.
 
     Exit status 1 if something differs, seconds aside, or with --allow if it differs by more. SOURCE is a program as lab
-    inspect takes it, and no text.
+    inspect takes it, and no text; or an experiment of lab list.
     """
     flags = {name: value for some in given for name, value in some.items()}
     _check(source, wanted, flags, target)
     script = Script(context.meta[options.ARGUMENTS], functions, calls)
     with stages() as stage:
+
+        def compiled(call: Call, of: Callable[[Program], T], python: Python | None = None) -> T:
+            if source in registry.names():
+                return call(_of_experiment, source, style, mesh, target or DEFAULT_TARGET, of)
+            found = programs(source, mesh, target, stage, call, of, script, python=python)
+            if len(found) != 1:
+                raise UsageError(f"{source}: found {len(found)} functions of that name, expected one, with --function")
+            return found[0]
+
         if wanted:
-            found = _of_release(source, wanted, flags, mesh, target, stage, script)
+            found = _of_release(wanted, flags, target.platform if target else Platform.CPU, stage, compiled)
         else:
             with other_process(stage) as call:
-                of = partial(under_flags, given=flags)
-                found = _one(source, programs(source, mesh, target, stage, call, of, script))
+                found = compiled(call, partial(under_flags, given=flags))
     for ledger in (found.before.sites.ledger, found.after.sites.ledger):
         if not ledger.is_complete:
             raise UsageError(
@@ -109,7 +127,12 @@ def _check(source: str, wanted: tuple[Requirement, ...], flags: Mapping[str, str
         raise UsageError("neither --with nor --flags is given; expected one, such as --with jax==0.11.2")
     if wanted and not any(each.name == "jax" for each in wanted):
         raise UsageError("--with names no release of jax; expected one, such as --with jax==0.11.2")
-    if not (sources.is_program(source) or is_script(source) or saved_as(source) == Saved.EXPORT):
+    if not (
+        source in registry.names()
+        or sources.is_program(source)
+        or is_script(source)
+        or saved_as(source) == Saved.EXPORT
+    ):
         raise UsageError(
             f"{source} is compiled already, or no program; expected file.py:build, a script with --target, or what "
             "jax.export saved"
@@ -120,36 +143,41 @@ def _check(source: str, wanted: tuple[Requirement, ...], flags: Mapping[str, str
         )
 
 
+class _CompiledBy(Protocol):
+    """What `of` makes of the program, compiled by a process."""
+
+    def __call__(self, call: Call, of: Callable[[Program], T], python: Python | None = None) -> T: ...
+
+
 def _of_release(
-    source: str,
     wanted: tuple[Requirement, ...],
     flags: Mapping[str, str],
-    mesh: TypedAxes | None,
-    target: Target | None,
+    platform: Platform,
     stage: Stage,
-    script: Script,
+    compiled: _CompiledBy,
 ) -> Upgrade:
     with other_process(stage) as call:
-        before = _one(source, programs(source, mesh, target, stage, call, _as_it_is, script))
-    python = environment(wanted, target.platform if target else Platform.CPU, stage)
+        before = compiled(call, partial(Compiled.of, given={}))
+    python = environment(wanted, platform, stage)
 
-    def of(is_tried: bool) -> Upgrade:
-        made = partial(under_release, before=before, given=flags, is_tried=is_tried)
+    def upgraded(is_tried: bool) -> Upgrade:
         with other_process(stage, python) as call:
-            return _one(source, programs(source, mesh, target, stage, call, made, script, python=python))
+            return compiled(call, partial(under_release, before=before, given=flags, is_tried=is_tried), python)
 
     try:
-        return of(is_tried=True)
+        return upgraded(is_tried=True)
     except CompilerEnded:
         # It may be a flag that XLA aborts at.
-        return of(is_tried=False)
+        return upgraded(is_tried=False)
 
 
-def _as_it_is(program: Program) -> Compiled:
-    return Compiled.of(program, {})
-
-
-def _one(source: str, found: Sequence[T]) -> T:
-    if len(found) != 1:
-        raise UsageError(f"{source}: found {len(found)} functions of these names, expected one, named by --function")
-    return found[0]
+def _of_experiment(
+    stage: Stage, name: str, style: str | None, given: TypedAxes | None, target: Target, of: Callable[[Program], T]
+) -> T:
+    prepare([target])
+    with sources.users_code(name):  # A release may lack what a library takes from it.
+        experiment = registry.experiment(name)
+        axes = given.axes if given else experiment.axes(target)
+        mesh = make_mesh(target, axes)
+        function, args = experiment.build(style or experiment.styles[0], experiment.parameters, mesh)
+    return of(read_built(stage, name, function, args, mesh, target))

@@ -4,13 +4,14 @@ description of `DebugOptions` in jaxlib gives them. What libtpu knows beside the
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from lab.core.known import known
-from lab.hlo.protobuf import fields, numbers, parts
+from lab.hlo.protobuf import fields, numbers, packed, parts
 from lab.meshes.platforms import Platform
 
 _FILE = b"\n\rxla/xla.proto"
@@ -27,7 +28,7 @@ _DUMPS = "xla_dump_"
 
 @dataclass(frozen=True)
 class Flag:
-    """A flag with one value: its default, and what stands for none, each as XLA takes it."""
+    """Its default, and what stands for none, each as XLA takes it: several values joined by commas."""
 
     default: str
     none: str
@@ -47,12 +48,14 @@ def _concerns(name: str, platform: str | None) -> bool:
 
 
 def flags() -> dict[str, Flag]:
-    """Those with one value, by name."""
+    """All but those whose values are messages, by name."""
     import jaxlib
     from jaxlib import _jax  # No public name is left for it.
 
     options = memoryview(_jax.CompileOptions().SerializeAsString())
-    values = dict(fields(next(parts(next(parts(options, _BUILD_OPTIONS)), _DEBUG_OPTIONS))))
+    values: dict[int, list[int | memoryview]] = defaultdict(list)
+    for number, value in fields(next(parts(next(parts(options, _BUILD_OPTIONS)), _DEBUG_OPTIONS))):
+        values[number].append(value)
     library = next(Path(path) / "libjax_common.so" for path in jaxlib.__path__)
     return dict(_flags(_description(library), values))
 
@@ -65,15 +68,29 @@ def _description(library: Path) -> memoryview:
     return next(message for message in parts(described, _MESSAGE) if _text(message, _NAME) == "DebugOptions")
 
 
-def _flags(described: memoryview, values: Mapping[int, int | memoryview]) -> Iterator[tuple[str, Flag]]:
+def _flags(described: memoryview, values: Mapping[int, Sequence[int | memoryview]]) -> Iterator[tuple[str, Flag]]:
     enums = {_text(enum, _NAME): _names(enum) for enum in parts(described, _ENUM)}
     for field in parts(described, _FIELD):
-        kind = numbers(field)
-        if kind[_LABEL] == _REPEATED or kind[_TYPE] == _MESSAGE_TYPE:
+        told = numbers(field)
+        kind, found = told[_TYPE], values.get(told[_NUMBER], ())
+        if kind == _MESSAGE_TYPE:
             continue
         names = enums.get(_text(field, _TYPE_NAME).rpartition(".")[2], {})
-        found = values.get(kind[_NUMBER])
-        yield _text(field, _NAME), Flag(*(_value(kind[_TYPE], names, value) for value in (found, None)))
+        none = _value(kind, names, None)
+        if told[_LABEL] == _REPEATED:
+            flag = Flag(",".join(_value(kind, names, value) for value in _each(kind, found)), "")
+        else:
+            flag = Flag(_value(kind, names, found[-1]) if found else none, none)
+        yield _text(field, _NAME), flag
+
+
+def _each(kind: int, found: Sequence[int | memoryview]) -> Iterator[int | memoryview]:
+    """Numbers are packed."""
+    for value in found:
+        if kind == _STRING or isinstance(value, int):
+            yield value
+        else:
+            yield from packed(value)
 
 
 def _value(kind: int, names: Mapping[int, str], found: int | memoryview | None) -> str:

@@ -31,6 +31,14 @@ def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
             place += length
 
 
+def packed(message: memoryview) -> Iterator[int]:
+    """The numbers of a field that repeats them."""
+    place = 0
+    while place < len(message):
+        value, place = _varint(message, place)
+        yield value
+
+
 def _length(message: memoryview, place: int, wire: int) -> tuple[int, int]:
     return _varint(message, place) if wire == _SIZED else ({_EIGHT_BYTES: 8, _FOUR_BYTES: 4}[wire], place)
 

@@ -70,6 +70,22 @@ def test_an_environment_is_made_once_and_another_for_another_release(fake):
     assert os.path.dirname(made[0].executable).startswith(str(fake / "cache" / "sharding-lab"))
 
 
+def test_an_environment_says_what_it_was_made_of(fake):
+    environment.environment([JAX], Platform.CPU, no_stage)
+    (made,) = environment.cache().glob("*/made-of.txt")
+    assert made.read_text().split() == list(requirements([JAX], Platform.CPU))
+
+
+def test_the_next_python_is_taken_where_the_first_has_no_wheel_and_found_again_without_pip(fake, monkeypatch):
+    old, new = fake / "python3.11", fake / "python3.12"
+    old.write_text("#!/bin/sh\necho 'ERROR: No matching distribution found for jax==0.11.2' >&2; exit 1")
+    old.chmod(0o755)
+    monkeypatch.setattr(environment, "_pythons", lambda: iter([(11, str(old)), (12, str(new))]))
+    made = environment.environment([JAX], Platform.CPU, no_stage)
+    old.unlink()
+    assert "python3.12" in made.executable and environment.environment([JAX], Platform.CPU, no_stage) == made
+
+
 def test_no_environment_is_left_of_an_installation_that_failed(fake, monkeypatch):
     monkeypatch.setenv("STATUS", "1")
     monkeypatch.setenv("SAID", "ERROR: Could not install packages: no space left")

@@ -22,6 +22,11 @@ def test_an_enum_and_a_negative_number_are_read_by_their_names_and_signs():
     assert found["xla_multiheap_size_constraint_per_heap"].default == "-1"
 
 
+def test_a_flag_with_several_values_has_them_all_by_name():
+    assert {"FUSION", "CUBLAS"} <= set(flags()["xla_gpu_enable_command_buffer"].default.split(","))
+    assert flags()["xla_disable_hlo_passes"] == Flag("", "")
+
+
 def test_flags_whose_default_changed_are_set_back_and_new_ones_switched_off():
     off, on = Flag("False", "False"), Flag("True", "False")
     old = {"xla_gpu_a": off, "xla_b": Flag("8", "0"), "xla_same": on, "xla_cpu_c": off, "xla_gone": on}
