@@ -131,7 +131,13 @@ def read_program(
             return _changed(found, mesh, target, source, until_dumped, remedy)
 
     is_busy = until_dumped and seconds > FINISHED_S
-    return replace(read, attempt=attempt, seconds=seconds, is_tried_elsewhere=is_busy)
+    return replace(
+        read,
+        attempt=attempt,
+        seconds=seconds,
+        is_tried_elsewhere=is_busy,
+        is_of_several=jax.process_count() > 1,
+    )
 
 
 def read_changed(

@@ -207,6 +207,7 @@ class Program:
       attempt: compiles the program with changes; None where only its text is at hand.
       is_tried_elsewhere: changed, it is better compiled in another process.
       seconds: that it took to compile and to read.
+      is_of_several: several processes compile it, and what one tries all must: XLA's compilers wait for one another.
     """
 
     ledger: Ledger
@@ -224,6 +225,7 @@ class Program:
     attempt: Callable[[Remedy], Program] | None = None
     is_tried_elsewhere: bool = False
     seconds: float = 0.0
+    is_of_several: bool = False
 
     @property
     def module(self) -> Module:

@@ -16,6 +16,8 @@ from lab.diagnosis.remedy import NotApplicable, Proof, Remedy, Sums, remedy_text
 
 LEAST_S = 2.0
 """How long remedies of a small program may take; those of others as long as the program took to compile."""
+MOST_ALIKE = 3
+"""Remedies that are tried in each of several processes, whose clocks differ."""
 A_TEXT = "a text has no function that could be changed"
 TAKES_AN_EDIT = "it takes an edit of the program"
 NO_TIME = "that would take longer than the program took to compile"
@@ -46,15 +48,17 @@ class Trial:
       before: of the program as it is.
       compile_s: that it took to compile and to read.
       room: of its chip, or of the one by whose rates it is judged.
+      is_of_several: see `lab.diagnosis.program.Program`; what is tried then does not depend on a clock.
     """
 
     before: Measured
     compile_s: float
     room: Room | None
+    is_of_several: bool = False
 
     @classmethod
     def of(cls, program: Program) -> Trial:
-        return cls(Measured.of(program), program.seconds, Room.of(rated(program)))
+        return cls(Measured.of(program), program.seconds, Room.of(rated(program)), program.is_of_several)
 
     @property
     def budget_s(self) -> float:
@@ -73,7 +77,7 @@ def proven(found: Sequence[Finding], trial: Trial, attempt: Attempt) -> tuple[Fi
     nothing stands behind those with advice.
     """
     remedies = {number: finding.remedy for number, finding in enumerate(found) if finding.remedy}
-    have_time = len(remedies) * trial.compile_s <= trial.budget_s
+    have_time = trial.is_of_several or len(remedies) * trial.compile_s <= trial.budget_s
     proofs = (_alone if have_time else _together)(found, remedies, trial, attempt)
     judged = [
         _judged(finding, proofs.get(number, Proof(not_tried=TAKES_AN_EDIT))) for number, finding in enumerate(found)
@@ -101,7 +105,8 @@ def _alone(
     proofs: dict[int, Proof] = {}
     began = time.perf_counter()
     for number, remedy in remedies.items():
-        is_late = time.perf_counter() - began + trial.compile_s > trial.budget_s
+        spent_s = time.perf_counter() - began
+        is_late = len(proofs) == MOST_ALIKE if trial.is_of_several else spent_s + trial.compile_s > trial.budget_s
         late = Proof(remedy_text(remedy), not_tried=NO_TIME)
         proofs[number] = late if proofs and is_late else _tried([found[number]], remedy, trial, attempt)
     return proofs

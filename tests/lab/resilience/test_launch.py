@@ -111,3 +111,56 @@ def test_ledger_of_two_processes_is_that_of_one(tmp_path):
     assert links == {"data": "network", "tensor": "host"}
     assert sorted(map(str, several)) == sorted(map(str, one)) and one
     assert "{" not in (tmp_path / "logs" / "process-1.log").read_text()
+
+
+PROGRAM = """
+import sys
+import jax, jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+import lab
+from lab.diagnosis import proof
+
+if "alone" not in sys.argv:
+    jax.distributed.initialize()
+if jax.process_index():
+    proof.LEAST_S = 0.0  # As if this process were slower.
+mesh = jax.sharding.Mesh(jax.devices(), ("data",))
+rows, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
+shapes = (32, 128), (128, 64), (256, 32)
+w, v, x = jax.jit(lambda: tuple(jnp.ones(shape) / 99 for shape in shapes), out_shardings=rows)()
+
+def loss(w, v, x):
+    w, v = (jax.lax.with_sharding_constraint(each, whole) for each in (w, v))
+    return jnp.sum(jnp.tanh(jnp.tanh(x @ w) @ v) ** 2)
+
+step = jax.jit(jax.grad(loss, argnums=(0, 1)))
+findings = lab.diagnose(step, w, v, x)
+sent = sorted((t.kind, t.payload_bytes, t.executions) for t in lab.inspect(step, w, v, x).transfers)
+tried = [(finding.kind, finding.proof.remedy, finding.proof.after) for finding in findings if finding.kind != "on_slow_link"]
+seconds = lab.time(step, w, v, x, target="gpu:h100:1x4").time.total
+print("found", (sent, tried, seconds > 0, float(jnp.sum(step(w, v, x)[0]))))
+"""
+
+
+def found(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("found ")]
+
+
+def test_a_program_of_two_processes_diagnoses_itself_in_both_as_in_one(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    program = [sys.executable, "program.py"]
+    command = [*LAUNCH, "-n", "2", "--devices", "2", "--logs", "logs", "--", *program]
+    several = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert several.returncode == 0, several.stderr
+    one = subprocess.run(
+        [*program, "alone"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"},
+    )
+    of_both = [found(several.stdout), found((tmp_path / "logs" / "process-1.log").read_text())]
+    # What changes save inside the host of one process is saved between hosts here.
+    (of_one,) = (line.replace("'host'", "'network'") for line in found(one.stdout))
+    assert of_both == [[of_one], [of_one]] and "out_shardings P('data', None) of result 0" in of_one
