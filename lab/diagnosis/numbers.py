@@ -1,4 +1,5 @@
-"""Whole numbers that a program computes from the device's own number, such as where its part of an array begins."""
+"""Whole numbers that a program computes from the device's own number and the iteration of a loop, such as where a part
+of an array begins."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Callable, Mapping
 from operator import add, and_, floordiv, ge, gt, le, lt, mod, mul, sub
 
 from lab.diagnosis.flow import Flow, Place
+from lab.hlo.loops import Scope, counted
 
 _TWO: Mapping[str, Callable[[int, int], int]] = {
     "add": add,
@@ -21,9 +23,16 @@ _COMPARE: Mapping[str, Callable[[int, int], bool]] = {"LT": lt, "LE": le, "GT": 
 _DEEPEST = 24
 
 
-def number_on(flow: Flow, place: Place, device: int, depth: int = 0) -> int | None:
-    """A number as one device computes it; None where it depends on anything but the device, or is not understood."""
-    i, c = flow.source(*place)
+def number_on(flow: Flow, place: Place, device: int | None, iteration: int = 0, depth: int = 0) -> int | None:
+    """A number as one device computes it, inside a loop in one iteration; None where it depends on anything but these,
+    or is not understood."""
+    way = list(flow.back(*place))
+    state = next((loop for step in way if iteration and (loop := _loop_of_state(flow, step))), None)
+    if state is not None:
+        loop, element = state
+        line = counted(loop.instruction, Scope(flow.module, loop.computation), element)
+        return None if line is None else line[0] + iteration * line[1]
+    i, c = way[-1]
     if depth > _DEEPEST:
         return None
     if i.opcode == "constant":
@@ -31,7 +40,7 @@ def number_on(flow: Flow, place: Place, device: int, depth: int = 0) -> int | No
     if i.opcode == "partition-id":
         return device
     sides = [Place(c.by_name[name], c) for name in i.operands if name in c.by_name]
-    known = [number_on(flow, side, device, depth + 1) for side in sides]
+    known = [number_on(flow, side, device, iteration, depth + 1) for side in sides]
     numbers = [number for number in known if number is not None]
     if len(numbers) != len(i.operands):
         return None
@@ -42,3 +51,11 @@ def number_on(flow: Flow, place: Place, device: int, depth: int = 0) -> int | No
     if i.opcode == "select" and len(numbers) == 3:
         return numbers[1] if numbers[0] else numbers[2]
     return None
+
+
+def _loop_of_state(flow: Flow, step: Place) -> tuple[Place, int] | None:
+    """The loop whose state's element a value is, and which."""
+    i, c = step
+    index = i.attribute("index") if i.opcode == "get-tuple-element" and i.operands[0] in c.parameters else None
+    loops = [place for place in flow.callers(c) if place.instruction.attribute("body") == c.name]
+    return (loops[0], int(index)) if len(loops) == 1 and index and index.isdecimal() else None

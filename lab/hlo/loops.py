@@ -222,6 +222,13 @@ def _comparison(scope: Scope, depth: int = 0) -> tuple[str, Value, Value] | None
     return _OPPOSITE[direction] if negated else direction, left, right
 
 
+def counted(loop: Instruction, scope: Scope, index: int) -> tuple[int, int] | None:
+    """An element of the state of a `while` that stands in `scope`, as (value in the first iteration, change in each);
+    None of what does not count."""
+    body = scope.module.called(scope.computation, loop.attribute("body"))
+    return None if body is None else _line(Carried(index), loop, scope, scope.inner(body, _carried))
+
+
 def _line(value: Value, loop: Instruction, outside: Scope, body: Scope) -> tuple[int, int] | None:
     """A side of the condition as (value at the first test, change an iteration)."""
     if not isinstance(value, Carried):

@@ -10,6 +10,9 @@ from lab.core.units import exact, listed
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place, Use
 from lab.diagnosis.holding import CACHE, MOMENTS, OTHERS, PARAMETERS, kinds
+from lab.diagnosis.invariant import loop_of
+from lab.diagnosis.kinds.accumulation import trips
+from lab.diagnosis.numbers import number_on
 from lab.diagnosis.program import Argument, Program
 from lab.diagnosis.remedy import Donate
 from lab.diagnosis.slices import ELEMENTWISE
@@ -160,7 +163,7 @@ def _collected(program: Program) -> list[tuple[Argument, Instruction]]:
         if argument is None or argument.number in found or _is_read_elsewhere(program, argument):
             continue
         for use in program.flow.uses(*cut):
-            if use.number == 0 and _writes_little(use) and _is_stacked(program, use, argument):
+            if use.number == 0 and _writes_little(use) and _is_stacked(program, use, argument, cut):
                 found[argument.number] = argument, known(use.instruction)
     return [found[number] for number in sorted(found)]
 
@@ -178,9 +181,9 @@ def _writes_little(use: Use) -> bool:
     return bool(written) and 2 * written[0].elements <= shapes[0].elements
 
 
-def _is_stacked(program: Program, write: Use, argument: Argument) -> bool:
-    """What is written becomes a layer of an array like the argument, which is not the argument itself and is given
-    back."""
+def _is_stacked(program: Program, write: Use, argument: Argument, cut: Place) -> bool:
+    """What is written becomes the same layer of an array like the argument, which is not the argument itself and is
+    given back."""
     for use in program.flow.uses(known(write.instruction), write.computation):
         if use.opcode == "dynamic-update-slice" and use.number == 1:
             stack = Place(known(use.instruction), use.computation)
@@ -188,8 +191,27 @@ def _is_stacked(program: Program, write: Use, argument: Argument) -> bool:
             shapes = arrays(stack.instruction.shape)
             is_alike = [sorted(shape.dims) for shape in shapes] == [sorted(argument.local.dims)]
             if is_alike and into is not None and program.argument_of(*into) is None:
-                return any(after.opcode is None for after in program.flow.uses(*stack))
+                is_given_back = any(after.opcode is None for after in program.flow.uses(*stack))
+                return is_given_back and _is_at_same_place(program, cut, stack)
     return False
+
+
+def _is_at_same_place(program: Program, cut: Place, stack: Place) -> bool:
+    """A loop writes a layer where it has read it: where layers change places, each iteration would write over one that
+    is still to be read."""
+    bodies = [loop_of(program.flow, place.computation) for place in (cut, stack)]
+    often = trips(program, bodies[0]) if bodies[0] is not None and bodies[0] is bodies[1] else None
+    return often is not None and all(
+        None not in (read := _starts(program, cut, 1, iteration)) and read == _starts(program, stack, 2, iteration)
+        for iteration in {0, 1, often - 1}
+    )
+
+
+def _starts(program: Program, place: Place, first: int, iteration: int) -> list[int | None]:
+    """Where it reads or writes, in each dim, all but zeros: dims may be in another order."""
+    operands = [program.operand(place, number) for number in range(first, len(place.instruction.operands))]
+    starts = [None if one is None else number_on(program.flow, one, None, iteration) for one in operands]
+    return [start for start in starts if start != 0]
 
 
 def _top(argument: Argument) -> str:

@@ -154,12 +154,38 @@ def decoded(function, *another, **options):
     return diagnosed(mesh, function, *args, array(mesh, (), dtype=jnp.int32), out=out, **options)
 
 
+def from_the_last(x, cache, at):
+    def layer(x, keys):
+        keys = jax.lax.dynamic_update_slice(keys, x[None], (at, 0, 0))
+        return attended(x, keys), keys
+
+    return jax.lax.scan(layer, x, cache, reverse=True)
+
+
+def written_from_the_last(x, cache, at):
+    def layer(number, state):
+        x, new = state
+        keys = jax.lax.dynamic_update_slice(cache[number], x[None], (at, 0, 0))
+        at_end = cache.shape[0] - 1 - number
+        return attended(x, keys), jax.lax.dynamic_update_slice(new, keys[None], (at_end, 0, 0, 0))
+
+    return jax.lax.fori_loop(0, cache.shape[0], layer, (x, jnp.zeros_like(cache)))
+
+
+def read_from_the_last(x, cache, at):
+    def layer(x, number):
+        keys = jax.lax.dynamic_update_slice(cache[cache.shape[0] - 1 - number], x[None], (at, 0, 0))
+        return attended(x, keys), keys
+
+    return jax.lax.scan(layer, x, jnp.arange(cache.shape[0]))
+
+
 def held(found):
     memory = found.ledger.memory
     return memory.arguments + memory.outputs + memory.temporaries - memory.aliased
 
 
-@pytest.mark.parametrize("function", [collected_anew.step, scattered])
+@pytest.mark.parametrize("function", [collected_anew.step, scattered, from_the_last])
 @pytest.mark.parametrize("donated", [(), 1])
 def test_a_cache_that_a_scan_collects_anew_is_held_once_more_than_one_that_it_carries(function, donated):
     found, better = decoded(function, donate_argnums=donated), decoded(carried, donate_argnums=1)
@@ -174,6 +200,11 @@ def test_a_cache_that_is_carried_or_mostly_replaced_or_ends_in_the_step_is_not_c
     assert kinds(decoded(carried)) == ["not_donated"]
     for other in (carried_by_layers, mostly_replaced, summed_up):
         assert kinds(decoded(other, donate_argnums=1 if other is not summed_up else ())) == []
+
+
+@pytest.mark.parametrize("function", [written_from_the_last, read_from_the_last])
+def test_a_cache_whose_layers_change_places_has_to_be_collected_anew(function):
+    assert kinds(decoded(function, donate_argnums=1)) == []
 
 
 def kept_beside(x, cache, at):
