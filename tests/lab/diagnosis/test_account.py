@@ -23,7 +23,7 @@ from lab.meshes.backends import make_mesh
 from lab.meshes.targets import parse_target
 from lab.report.diagnosis import edit_text, finding_text, proof_text
 from lab.report.html import reports
-from tests.cases.compiling import array, cpu
+from tests.cases.compiling import ahead_of_time_gpu, ahead_of_time_tpu, array, cpu, mesh_on
 from tests.lab.diagnosis.diagnosing import diagnosed, only
 from tests.lab.diagnosis.edits import EDITS, rows_of_other_devices
 from tests.lab.diagnosis.test_proof import example, read, sums
@@ -195,3 +195,28 @@ def test_no_weight_is_named_where_either_of_two_may_be_meant():
     found = diagnosed(mesh, parts_of_two_products, array(mesh, (64, 128)), w, v).findings
     edit = next(finding.edit for finding in found if finding.kind == "moved_to_reshape")
     assert (edit.value, edit.write) == ("the result of dot_general", "")
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize(
+    "target",
+    [pytest.param("gpu:h100:1x8", marks=ahead_of_time_gpu), pytest.param("tpu:v5e:2x4", marks=ahead_of_time_tpu)],
+)
+def test_a_split_and_its_gradient_are_as_many_bytes_as_the_program_with_parts_of_their_own_spares(target):
+    """XLA takes the gradient apart and together again: what it moves last is named after what it moves."""
+    mesh = mesh_on(target, data=2, tensor=4)
+
+    def gradient(has_parts):
+        def loss(w, x):
+            parts = jnp.unstack(jnp.einsum("bd,dpf->bpf", x, w), axis=1) if has_parts else jnp.split(x @ w, 2, axis=1)
+            return jnp.sum((jax.nn.silu(parts[0]) * parts[1]) ** 2)
+
+        return jax.grad(loss)
+
+    x, split = array(mesh, (64, 64), "data"), (None, "tensor")
+    w, parts = array(mesh, (64, 256), *split), array(mesh, (64, 2, 128), None, *split)
+    told = only(diagnosed(mesh, gradient(False), w, x, out=P(*split), target=target))
+    better = diagnosed(mesh, gradient(True), parts, x, out=P(None, *split), target=target)
+    assert told.kind == "moved_to_reshape"
+    calculated = {(row.axes, row.link): row.after for row in told.account.sent if row.after}
+    assert calculated == by_way(better.ledger.transfers)
