@@ -107,7 +107,9 @@ def _is_joined(site: Site) -> bool:
     # An exchange of a split dim for another may serve a split too, of a third dim; what is taken apart itself is
     # shifted.
     is_moved = site.kind == "collective_permute" if site.primitive == "split" else site.kind in _EXCHANGES
-    return is_moved and site.primitive in _JOINS and "random" not in site.op_name
+    # What XLA joins itself, such as the rows of two scatters, has no name of the program around it.
+    is_of_program = "/" in site.op_name
+    return is_moved and site.primitive in _JOINS and is_of_program and "random" not in site.op_name
 
 
 def _is_as_before(program: Program, site: Site) -> bool:

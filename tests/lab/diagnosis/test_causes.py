@@ -188,6 +188,21 @@ def test_the_gradient_of_a_broadcast_is_no_reshape_of_a_split_dim():
     assert "moved_to_reshape" not in kinds(found)
 
 
+@ahead_of_time_gpu
+@pytest.mark.compiles
+def test_rows_of_two_lookups_whose_gradients_xla_joins_are_no_concatenation_of_the_program():
+    target = "gpu:h100:1x8"
+    mesh = mesh_on(target, data=8)
+
+    def loss(table_VD, one_B, other_B):
+        return jnp.sum(jnp.tanh(table_VD[one_B]) ** 2) + jnp.sum(jnp.sin(table_VD[other_B]) ** 2)
+
+    rows = [array(mesh, (size,), "data", dtype=jnp.int32) for size in (256, 512)]
+    found = diagnosed(mesh, jax.grad(loss), array(mesh, (1024, 64)), *rows, out=P(), target=target)
+    assert any((t.op_name or "").endswith("concatenate") for t in found.ledger.transfers)
+    assert kinds(found) == []
+
+
 @pytest.mark.compiles
 def test_a_split_is_told_once_with_its_gradient_and_the_product_that_it_splits():
     mesh = cpu(model=8)
