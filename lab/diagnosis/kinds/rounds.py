@@ -23,6 +23,7 @@ _SMALLEST = 1024
 _FARTHEST = 1000
 _LAST = " for the next one, and nothing reads what the last sends"
 _FIRST = ", of which the first is a constant with which the loop begins"
+_ALLOCATED = 'custom_call_target="AllocateBuffer"'
 _AS_IT_IS = frozenset({"copy", "bitcast", "collective-permute-done", "async-done", "copy-start", "copy-done"})
 
 
@@ -96,22 +97,37 @@ def _needless_end(program: Program, site: Site) -> str:
 
 def _begins_constant(program: Program, site: Site) -> bool:
     """It sends an element of a loop's state that is constant before the first iteration."""
-    operand, body = program.moving(site), site.visit.computation
+    body = site.visit.computation
     loops = [place for place in program.flow.callers(body) if place.instruction.attribute("body") == body.name]
-    element = None if operand is None else _state_element(program, operand, body)
+    element = _state_sent(program, site)
     if len(loops) != 1 or element is None:
         return False
     state = program.operand(loops[0])
     first = program.operand(state, element) if state is not None and state.instruction.opcode == "tuple" else None
-    if first is None:
-        return False
-    return program.flow.source(*first, through=frozenset({"broadcast"})).instruction.opcode == "constant"
+    return first is not None and (_is_constant(program, first) or _ALLOCATED in program.flow.source(*first)[0].tail)
+
+
+def _is_constant(program: Program, place: Place) -> bool:
+    return program.flow.source(*place, through=frozenset({"broadcast"})).instruction.opcode == "constant"
+
+
+def _state_sent(program: Program, site: Site) -> int | None:
+    """Which element of the state a permute sends; compilers for TPUs begin with memory as it is, and select a constant
+    in its place in the first iteration."""
+    operand, body = program.moving(site), site.visit.computation
+    if operand is None:
+        return None
+    source = program.flow.source(*operand)
+    if source.instruction.opcode != "select":
+        return _state_element(program, operand, body)
+    sides = [side for number in (1, 2) if (side := program.operand(source, number))]
+    others = [side for side in sides if not _is_constant(program, side)]
+    return _state_element(program, others[0], body) if len(others) == 1 else None
 
 
 def _carried_on(program: Program, site: Site) -> str:
     """What a permute hands on, for people: of an element of a loop's state, what an iteration makes of it."""
-    operand, body = program.moving(site), site.visit.computation
-    element = None if operand is None else _state_element(program, operand, body)
+    body, element = site.visit.computation, _state_sent(program, site)
     after = program.operand(Place(body.root, body), element) if body.root and element is not None else None
     made = None if after is None else operation(program.flow.source(*after).instruction.op_name)
     return f"the result of {made}" if made else program.moved(site)

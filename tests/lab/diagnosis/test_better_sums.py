@@ -276,7 +276,8 @@ def test_a_permute_of_the_same_line_that_is_needed_in_each_round_is_no_copy_of_o
     assert "in each of 8 iterations" in one.sentence and wasted(one) == 256 * 32 * 4 // 8
 
 
-def test_a_loop_that_begins_with_a_permute_of_zeros_can_do_its_first_round_before():
+@pytest.mark.parametrize("target", [None, pytest.param("tpu:v5e:2x4", marks=ahead_of_time_tpu)])
+def test_a_loop_that_begins_with_a_permute_of_zeros_can_do_its_first_round_before(target):
     def summed(is_first_apart, x_RC, w_CD):
         part = partial(jax.lax.dynamic_slice_in_dim, w_CD, slice_size=32, axis=1)
         at = jax.lax.axis_index("data")
@@ -288,10 +289,12 @@ def test_a_loop_that_begins_with_a_permute_of_zeros_can_do_its_first_round_befor
         first_RD = x_RC @ part((at - 1) % 8 * 32) if is_first_apart else jnp.zeros((64, 32))
         return jax.lax.scan(step, first_RD, jnp.arange(is_first_apart, 8))[0]
 
-    mesh, columns = cpu(data=8), P(None, "data")
+    mesh, columns = mesh_of(target), P(None, "data")
     args = array(mesh, (64, 256), None, "data"), array(mesh, (256, 256), "data")
     split = {"in_specs": (columns, P("data")), "out_specs": columns}
-    told, better = (diagnosed(mesh, own(mesh, partial(summed, apart), **split), *args) for apart in (0, 1))
+    told, better = (
+        diagnosed(mesh, own(mesh, partial(summed, apart), **split), *args, target=target) for apart in (0, 1)
+    )
     assert (only(told).kind, kinds(better)) == ("last_message_unused", [])
     assert wasted(only(told)) == sent(told) - sent(better) == sent(told) / 8
     assert "before it, if it begins with the permute" in only(told).advice
