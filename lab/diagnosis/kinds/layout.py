@@ -12,8 +12,8 @@ from lab.core.units import count, exact
 from lab.diagnosis.dims import followed
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import LAYOUT, Place
-from lab.diagnosis.kinds.together import together
-from lab.diagnosis.program import Argument, Program, Site, sent
+from lab.diagnosis.kinds.together import moves_on, together
+from lab.diagnosis.program import Argument, Program, Site, operation, sent
 from lab.diagnosis.remedy import PartitionableKeys, PinInstead, Remedy, ShardArgument, ShardResult
 from lab.diagnosis.slices import ELEMENTWISE
 from lab.diagnosis.specs import spec_text
@@ -40,6 +40,8 @@ _JOINS = {
         "repeat along a dim that is not sharded, or each row on its own device (jnp.repeat)",
     ),
 }
+# TPUs pad what they join, and take the maximum.
+_JOINING = frozenset({"concatenate", "pad", "maximum"})
 _DUALS = {"concatenate": "split", "split": "concatenate"}
 _EXCHANGES = ("all_to_all", "all_gather")
 # A move that the program asks for by its own name: these permutes carry the rows that cross.
@@ -67,7 +69,9 @@ def moved_to_reshape(program: Program) -> Iterator[Finding]:
     for sites in together(
         program, lambda site: site.kind in (*_EXCHANGES, "collective_permute") and (site.primitive, site.line) in causes
     ):
-        by_line.setdefault((sites[0].line, _forward(sites[0], causes)), []).extend(sites)
+        by_line.setdefault((sites[0].line, _forward(sites[0], causes)), []).extend(
+            [*sites, *_ends(program, sites, causes)]
+        )
     for (_, primitive), sites in by_line.items():
         moved = sum(site.transfer.payload_bytes for site in sites)
         kinds = " and ".join(dict.fromkeys(site.kind.replace("_", "-") for site in sites))
@@ -86,6 +90,15 @@ def moved_to_reshape(program: Program) -> Iterator[Finding]:
             needed_bytes=Fraction(0) if is_split else None,
             write=_with_parts(program.sole_argument_behind(sites[0])) if is_split else "",
         )
+
+
+def _ends(program: Program, sites: list[Site], causes: set[tuple[str, str | None]]) -> list[Site]:
+    """What joins parts by another dim, and exchanges the whole for the first dim again, is served for what comes next,
+    and yet named after the joining, as what it moves is."""
+    cause = sites[0].primitive, sites[0].line
+    others = [s for s in program.inserted if s.kind in _EXCHANGES and (s.primitive, s.line) not in causes]
+    named = [s for s in others if (operation(s.transfer.op_name), s.transfer.origin) == cause]
+    return [site for site in named if moves_on(program, site, sites, _JOINING)]
 
 
 def _with_parts(argument: Argument | None) -> str:
