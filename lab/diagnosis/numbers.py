@@ -4,7 +4,7 @@ of an array begins."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from operator import add, and_, floordiv, ge, gt, le, lt, mod, mul, sub
+from operator import add, and_, eq, floordiv, ge, gt, le, lt, mod, mul, ne, sub
 
 from lab.diagnosis.flow import Flow, Place
 from lab.hlo.loops import Scope, counted
@@ -19,7 +19,7 @@ _TWO: Mapping[str, Callable[[int, int], int]] = {
     "maximum": max,
     "minimum": min,
 }
-_COMPARE: Mapping[str, Callable[[int, int], bool]] = {"LT": lt, "LE": le, "GT": gt, "GE": ge}
+_COMPARE: Mapping[str, Callable[[int, int], bool]] = {"LT": lt, "LE": le, "GT": gt, "GE": ge, "EQ": eq, "NE": ne}
 _DEEPEST = 24
 
 

@@ -11,9 +11,10 @@ from lab.core.known import known
 from lab.core.units import bytes_text, exact, scaled
 from lab.diagnosis.cost import Load, pays, rated
 from lab.diagnosis.finding import Finding
-from lab.diagnosis.flow import Place
+from lab.diagnosis.flow import Place, Use
 from lab.diagnosis.invariant import is_invariant
 from lab.diagnosis.kinds.accumulation import trips
+from lab.diagnosis.numbers import number_on
 from lab.diagnosis.program import Program, Site, dtype_of_product, largest, operation, sent
 from lab.diagnosis.slices import ELEMENTWISE
 from lab.hlo.shapes import Shape, arrays
@@ -23,14 +24,15 @@ _SMALLEST = 1024
 _FARTHEST = 1000
 _LAST = " for the next one, and nothing reads what the last sends"
 _FIRST = ", of which the first is a constant with which the loop begins"
+_MOVED = " for the next one, where the compiler sends it, and nothing reads the first"
 _ALLOCATED = 'custom_call_target="AllocateBuffer"'
 _AS_IT_IS = frozenset({"copy", "bitcast", "collective-permute-done", "async-done", "copy-start", "copy-done"})
 
 
 def last_message_unused(program: Program) -> Iterator[Finding]:
     """Permutes whose results only the next iteration reads: nothing reads what the last iteration sends. Compilers for
-    GPUs move some to the start of the next iteration, and the backward pass has them there: then the first sends the
-    constant with which the loop begins."""
+    GPUs move some to the start of the next iteration, and the backward pass has them there: then nothing reads what the
+    first sends, or that is the constant with which the loop begins."""
     ways: dict[tuple[str, str], list[Site]] = {}
     bodies: dict[str, Computation] = {}
     for site in program.sites:
@@ -45,7 +47,7 @@ def last_message_unused(program: Program) -> Iterator[Finding]:
         if often > 1 and now >= _SMALLEST:
             hand = "a permute hands" if len(sites) == 1 else f"{len(sites)} permutes hand"
             most = largest(sites)
-            what = program.moved(most) if end == _LAST else _carried_on(program, most)
+            what = _carried_on(program, most) if end == _FIRST else program.moved(most)
             sentence = (
                 f"{hand} {what} on in each of {often} iterations{end}: {often - 1} "
                 f"would do, and each device would send {exact(needed)} B instead of {exact(now)}"
@@ -92,7 +94,9 @@ def _needless_end(program: Program, site: Site) -> str:
     """Which of a permute's messages no iteration needs, for people; "" where each is needed."""
     if _is_for_next_alone(program, site):
         return _LAST
-    return _FIRST if site.is_written and _begins_constant(program, site) else ""
+    if site.is_written and _begins_constant(program, site):
+        return _FIRST
+    return _MOVED if _is_first_unread(program, site) else ""
 
 
 def _begins_constant(program: Program, site: Site) -> bool:
@@ -105,6 +109,23 @@ def _begins_constant(program: Program, site: Site) -> bool:
     state = program.operand(loops[0])
     first = program.operand(state, element) if state is not None and state.instruction.opcode == "tuple" else None
     return first is not None and (_is_constant(program, first) or _ALLOCATED in program.flow.source(*first)[0].tail)
+
+
+def _is_first_unread(program: Program, site: Site) -> bool:
+    """All that is done with it is to select it, in all iterations but the first, which goes on with another value."""
+    uses = program.uses(site)
+    return bool(uses) and all(
+        use.opcode == "select" and use.number in (1, 2) and _is_selected_later(program, use) for use in uses
+    )
+
+
+def _is_selected_later(program: Program, use: Use) -> bool:
+    select = Place(known(use.instruction), use.computation)
+    condition = program.operand(select)
+    source = None if condition is None else program.flow.source(*condition)
+    asked = program.operand(source) if source is not None and source.instruction.opcode == "broadcast" else condition
+    chosen = [None if asked is None else number_on(program.flow, asked, None, iteration) for iteration in (0, 1)]
+    return chosen == ([0, 1] if use.number == 1 else [1, 0])
 
 
 def _is_constant(program: Program, place: Place) -> bool:

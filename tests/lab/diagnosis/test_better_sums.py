@@ -234,7 +234,7 @@ def test_a_sum_that_each_device_multiplies_with_columns_of_its_own_has_to_come_f
     assert [kinds(diagnosed(mesh, step, *args, out=columns)) for step in (split, by_constraint)] == [[], []]
 
 
-def ring(q_RD, k_RD, rounds: int, is_last_apart: bool):
+def ring(q_RD, k_RD, rounds: int, is_last_apart: bool, unroll: int = 1):
     def attended(total_RD, k_RD):
         return total_RD + jnp.tanh(q_RD @ k_RD.T) @ k_RD
 
@@ -242,7 +242,7 @@ def ring(q_RD, k_RD, rounds: int, is_last_apart: bool):
         total_RD, k_RD = carried
         return attended(total_RD, k_RD), jax.lax.ppermute(k_RD, "data", [(i, (i + 1) % 8) for i in range(8)])
 
-    total_RD, last_RD = jax.lax.fori_loop(0, rounds, step, (jnp.zeros_like(q_RD), k_RD))
+    total_RD, last_RD = jax.lax.fori_loop(0, rounds, step, (jnp.zeros_like(q_RD), k_RD), unroll=unroll)
     return attended(total_RD, last_RD) if is_last_apart else total_RD
 
 
@@ -255,6 +255,20 @@ def test_a_ring_of_8_sends_its_last_message_to_nobody_and_7_rounds_and_the_last_
     better = diagnosed(mesh, own(mesh, partial(ring, rounds=7, is_last_apart=True), **split), *args, target=target)
     assert (only(told).kind, kinds(better)) == ("last_message_unused", [])
     assert wasted(only(told)) == sent(told) - sent(better) == sent(told) / 8
+
+
+@ahead_of_time_gpu
+def test_of_a_ring_of_which_two_rounds_are_unrolled_a_gpu_sends_the_last_message_first_and_drops_it():
+    target = "gpu:h100:1x8"
+    mesh, split = mesh_of(target), {"in_specs": P("data"), "out_specs": P("data")}
+    args = array(mesh, (256, 32), "data"), array(mesh, (256, 32), "data")
+    told, better = (
+        diagnosed(mesh, own(mesh, partial(ring, rounds=rounds, is_last_apart=rounds < 8, unroll=2), **split), *args)
+        for rounds in (8, 7)
+    )
+    assert (only(told).kind, kinds(better)) == ("last_message_unused", [])
+    assert wasted(only(told)) == sent(told) - sent(better) == sent(told) / 8
+    assert "in each of 8 iterations for the next one, where the compiler sends it" in only(told).sentence
 
 
 def test_a_permute_of_the_same_line_that_is_needed_in_each_round_is_no_copy_of_one_that_is_not():
