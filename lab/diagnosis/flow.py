@@ -241,11 +241,11 @@ class Flow:
 
 
 def is_number_scale(flow: Flow, step: Instruction, is_constant: bool = False) -> bool:
-    """One factor of a multiplication or division is one number, and a constant where that is asked for."""
+    """A factor or divisor is one number, and a constant where that is asked for."""
     computation = flow.home[step]
     makers = [
         flow.source(computation.by_name[name], computation, frozenset({"broadcast"})).instruction
-        for name in step.operands
+        for name in step.operands[step.opcode == "divide" :]
         if name in computation.by_name
     ]
     return any(maker.opcode == "constant" or (not is_constant and _is_number(maker)) for maker in makers)

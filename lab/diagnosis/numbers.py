@@ -27,9 +27,9 @@ def number_on(flow: Flow, place: Place, device: int | None, iteration: int = 0, 
     """A number as one device computes it, inside a loop in one iteration; None where it depends on anything but these,
     or is not understood."""
     way = list(flow.back(*place))
-    state = next((loop for step in way if iteration and (loop := _loop_of_state(flow, step))), None)
-    if state is not None:
-        loop, element = state
+    found = next((found for step in way if iteration and (found := _loop_of_state(flow, step))), None)
+    if found is not None:
+        loop, element = found
         line = counted(loop.instruction, Scope(flow.module, loop.computation), element)
         return None if line is None else line[0] + iteration * line[1]
     i, c = way[-1]

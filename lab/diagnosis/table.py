@@ -145,7 +145,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "summed_apart",
-        "several sums over devices whose results are only added to each other",
+        "several sums over devices whose results are only added to or subtracted from each other",
         (sums.summed_apart, sums.summed_into_sum),
         costs="N reductions of the bytes of one: the gradients of a table's two uses, or of several micro-batches "
         "written out one by one.",

@@ -23,30 +23,32 @@ _SMALLEST = 1024
 _GEMM = 'custom_call_target="__cublas'
 _INTO_SUM = frozenset({"select", "scatter", "add"})
 _ADDITION = {"parameter", "add"}
+_SCALED = frozenset({*SCALES, "negate"})
 _FARTHEST = 300
 
 
 def summed_apart(program: Program) -> Iterator[Finding]:
-    """Several sums over the same axes whose results are only added to each other: one of the sum would do.
-    Compilers for GPUs and TPUs join these by themselves wherever they see them; the CPU's does not try."""
+    """Several sums over the same axes whose results are only added to or subtracted from each other: one of that would
+    do. Compilers for GPUs and TPUs join those that are just added by themselves; the CPU's does not try."""
     if program.platform == Platform.CPU:
         return
-    by_sum: dict[tuple[str, str, str, tuple[str, ...] | None], list[Site]] = {}
-    for site in program.inserted:
+    by_sum: dict[tuple[Instruction, str, tuple[str, ...] | None], list[Site]] = {}
+    for site in program.sites:
         if _adds_up(program, site) and (total := _total(program, site)) is not None:
-            key = total.computation.name, total.instruction.name, site.kind, site.transfer.axes
-            by_sum.setdefault(key, []).append(site)
-    for sites in by_sum.values():
+            by_sum.setdefault((total, site.kind, site.transfer.axes), []).append(site)
+    for (total, _, _), sites in by_sum.items():
         most = largest(sites)
         if len(sites) > 1 and most.transfer.payload_bytes >= _SMALLEST:
             sentence = (
                 f"{count(len(sites), 'result')} of {shape_text(most.result)} are summed over {most.transfer.span} one "
-                f"by one and then only added to each other; added up on each device first, one sum would send "
-                f"{exact(sent([most]))} B instead of {exact(sent(sites))}"
+                f"by one and then only added to or subtracted from each other; when each device does that first, one "
+                f"sum sends {exact(sent([most]))} B instead of {exact(sent(sites))}"
             )
             advice = (
-                "add them up before the sum over devices: compute them in one jax.shard_map that ends in one psum, or "
-                "differentiate the weight once for all its uses there"
+                "jax.lax.psum(a - b, axis) for jax.lax.psum(a, axis) - jax.lax.psum(b, axis)"
+                if "shard_map" in (total.op_name or "")
+                else "add them up before the sum over devices: compute them in one jax.shard_map that ends in one "
+                "psum, or differentiate the weight once for all its uses there"
             )
             needed = sent([most])
             yield program.finding(
@@ -93,17 +95,22 @@ def _is_summed_again_from_one(program: Program, site: Site, use: Use) -> bool:
     return is_over_the_same and any(depends_on_device(program.flow, c, i.operands[0]) for i, c in selects)
 
 
-def _total(program: Program, site: Site) -> Place | None:
-    """The last of the additions that are all that is done with a result, none of them read by anything else."""
-    uses, last = program.uses(site, frozenset(SCALES)), None
-    while len(uses) == 1 and uses[0].opcode == "add" and _is_scaled_by_numbers(program, uses[0]):
-        last = Place(known(uses[0].instruction), uses[0].computation)
-        uses = program.flow.uses(*last)
+def _total(program: Program, site: Site) -> Instruction | None:
+    """The last of the additions and subtractions that are all that is done with a result, none of them read by anything
+    else."""
+    uses, last = program.uses(site, _SCALED), None
+    while len(uses) == 1 and uses[0].opcode in ("add", "subtract"):
+        scales = [step for step in uses[0].path if step.opcode in SCALES]
+        if not all(is_number_scale(program.flow, step, is_constant=_may_differ(step)) for step in scales):
+            break
+        last = known(uses[0].instruction)
+        uses = program.flow.uses(last, uses[0].computation, _SCALED)
     return last
 
 
-def _is_scaled_by_numbers(program: Program, use: Use) -> bool:
-    return all(is_number_scale(program.flow, step) for step in use.path if step.opcode in SCALES)
+def _may_differ(step: Instruction) -> bool:
+    """Numbers in a jax.shard_map, but for constants, may be others on each device."""
+    return "shard_map" in (step.op_name or "shard_map")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,13 @@ from tests.cases.compiling import ahead_of_time_gpu, ahead_of_time_tpu, array, c
 from tests.lab.diagnosis.diagnosing import diagnosed, kinds, only, wasted
 
 ON = [None, pytest.param("gpu:h100:1x8", marks=ahead_of_time_gpu)]
+AHEAD_OF_TIME = pytest.mark.parametrize(
+    "target",
+    [
+        pytest.param("gpu:h100:1x8", marks=ahead_of_time_gpu),
+        pytest.param("tpu:v5e:2x4", marks=ahead_of_time_tpu),
+    ],
+)
 WINDOW = "xla_jf_spmd_threshold_for_windowed_einsum_mib"
 pytestmark = pytest.mark.compiles
 
@@ -108,6 +115,43 @@ def test_two_losses_gradients_with_weights_of_their_own_are_summed_apart_and_onc
     better = diagnosed(mesh, once, *args, target="gpu:h100:1x8")
     assert (only(told).kind, kinds(better)) == ("summed_apart", [])
     assert wasted(only(told)) == sent(told) - sent(better) == sent(better) > 0
+
+
+def of_two(target, combined, is_summed_last=False):
+    """The diagnosis of what is made of two values that are summed over devices, before it or after."""
+
+    def step(x_BD, y_BD):
+        if is_summed_last:
+            return jax.lax.psum(combined(x_BD, y_BD), "data")
+        return combined(jax.lax.psum(x_BD, "data"), jax.lax.psum(y_BD, "data"))
+
+    mesh = mesh_of(target)
+    function = own(mesh, step, in_specs=P("data"), out_specs=P())
+    return diagnosed(mesh, function, *[array(mesh, (512, 64), "data")] * 2, target=target)
+
+
+@AHEAD_OF_TIME
+@pytest.mark.parametrize("combined", [lambda a, b: a - b, lambda a, b: -0.5 * a - b / 4], ids=["difference", "scaled"])
+def test_sums_that_are_only_subtracted_from_each_other_are_one_sum_of_the_difference(target, combined):
+    told, better = of_two(target, combined), of_two(target, combined, is_summed_last=True)
+    assert (only(told).kind, kinds(better)) == ("summed_apart", [])
+    assert wasted(only(told)) == sent(told) - sent(better) == sent(better) > 0
+    assert only(told).advice.startswith("jax.lax.psum(a - b, axis) for ")
+
+
+@ahead_of_time_gpu
+@pytest.mark.parametrize(
+    "combined",
+    [
+        lambda a, b: (a - b, a),
+        lambda a, b: jnp.abs(a) - b,
+        lambda a, b: a - 3 / b,
+        lambda a, b: jax.lax.axis_index("data") * a - b,
+    ],
+    ids=["read beside", "not linear", "a number over it", "a factor of each device"],
+)
+def test_sums_of_which_no_difference_can_be_taken_first_are_two(combined):
+    assert kinds(of_two("gpu:h100:1x8", combined)) == []
 
 
 def test_what_the_cpu_compiler_alone_leaves_apart_blames_no_program():
