@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from lab.core.known import known
@@ -15,7 +15,7 @@ from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import SCALES, Place, Use, is_number_scale
 from lab.diagnosis.program import Program, Site, dtype_of_product, largest, sent, shape_text
 from lab.diagnosis.slices import depends_on_device, own_slices
-from lab.hlo.shapes import Shape, arrays
+from lab.hlo.shapes import Shape, arrays, bits
 from lab.hlo.text import Instruction
 from lab.meshes.platforms import Platform
 
@@ -236,8 +236,9 @@ def _products(program: Program, site: Site, uses: Iterable[Use], is_scattered: b
         is_own = bool(program.variation.of_operands(*product) & axes)
         if not is_as_often or (is_own and not is_scattered) or _is_made_of(program, site, other):
             return []
-        shapes = arrays(product.instruction.shape)[0], arrays(other.instruction.shape)[0]
-        found[use.computation.name, i.name] = _Product(*shapes, is_own and _other_differs(program, use, axes), use)
+        result, beside = _rounded(program, product, site.result.dtype), arrays(other.instruction.shape)[0]
+        differs = is_own and _other_differs(program, use, axes)
+        found[use.computation.name, i.name] = _Product(result, beside, differs, use)
     return list(found.values())
 
 
@@ -257,18 +258,32 @@ def _work(program: Program, products: list[_Product]) -> Counter[str]:
 
 
 def _product(program: Program, use: Use) -> Place | None:
-    """A product, or what a GPU makes of one with few rows: elements multiplied, and then only added up."""
+    """A product, or what a GPU makes of one with few rows: elements multiplied, and then only added up. Of one that it
+    makes in parts of the dim that is summed over, the sum of these."""
     i = use.instruction
     if i is None or use.number > 1:
         return None
+    added = _added_up(program, Place(i, use.computation))
     if i.opcode in ("dot", "convolution") or _GEMM in i.tail:
-        return Place(i, use.computation)
-    after = program.flow.uses(i, use.computation) if i.opcode == "multiply" else []
-    reduces = [
-        Place(known(one.instruction), one.computation) for one in after if one.opcode == "reduce" and one.number == 0
-    ]
-    adds = len(reduces) == len(after) == 1 and _adds(program, reduces[0].instruction)
-    return reduces[0] if adds else None
+        return added or Place(i, use.computation)
+    return added if i.opcode == "multiply" else None
+
+
+def _rounded(program: Program, product: Place, dtype: str) -> Shape:
+    """What a product gives, in the dtype of its operand where compilers compute in a wider one and then round."""
+    result = arrays(product.instruction.shape)[0]
+    casts = [[step for step in use.path if step.opcode == "convert"][:1] for use in program.flow.uses(*product)]
+    is_rounded = bool(casts) and all(cast and arrays(cast[0].shape)[0].dtype == dtype for cast in casts)
+    return replace(result, dtype=dtype) if is_rounded and bits(dtype) < bits(result.dtype) else result
+
+
+def _added_up(program: Program, place: Place) -> Place | None:
+    """What adds up elements of a value, if nothing else is done with it."""
+    uses = program.flow.uses(*place)
+    if len(uses) != 1 or uses[0].opcode != "reduce" or uses[0].number != 0:
+        return None
+    reduce = Place(known(uses[0].instruction), uses[0].computation)
+    return reduce if _adds(program, reduce.instruction) else None
 
 
 def _adds(program: Program, i: Instruction) -> bool:

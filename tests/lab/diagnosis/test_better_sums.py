@@ -227,6 +227,31 @@ def test_a_mean_of_rows_that_are_then_multiplied_is_taken_of_the_product_for_wha
     assert wasted(only(told)) == sent(told) - sent(better) == 15 * sent(better)
 
 
+@AHEAD_OF_TIME
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_mean_that_is_multiplied_by_a_narrow_matrix_is_taken_of_the_product(target, dtype):
+    """GPUs multiply in parts of the dim that is summed over, and add these up in f32."""
+    mesh = mesh_of(target)
+
+    def before(x_BD, w_DF):
+        return jax.lax.pmean(x_BD, "data") @ w_DF
+
+    def after(x_BD, w_DF):
+        return jax.lax.pmean(x_BD @ w_DF, "data")
+
+    def as_well(x_BD, w_DF):
+        return before(x_BD, w_DF), jax.lax.pmean(x_BD, "data")
+
+    args = array(mesh, (4096, 512), "data", dtype=dtype), array(mesh, (512, 64), dtype=dtype)
+    split = P("data"), P()
+    told, better, beside = (
+        diagnosed(mesh, own(mesh, step, in_specs=split, out_specs=P()), *args, target=target)
+        for step in (before, after, as_well)
+    )
+    assert (only(told).kind, kinds(better), kinds(beside)) == ("summed_before_product", [], [])
+    assert wasted(only(told)) == sent(told) - sent(better) == 7 * sent(better)
+
+
 def test_a_sum_that_is_scaled_by_an_array_before_its_product_has_to_come_first():
     mesh = cpu(data=8)
 
