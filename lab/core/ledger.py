@@ -89,7 +89,7 @@ def wire_bytes(kind: Kind, payload_bytes: int, group_size: int, network_kind: Ki
 @dataclass(frozen=True)
 class Part:
     """One operand of a combined transfer: what `Transfer` tells of it alone. Its scope and phase are those of what
-    makes it, where the text tells."""
+    makes it, where the text tells, and its origin is the line of that."""
 
     dtype: str
     payload_bytes: int
@@ -98,6 +98,7 @@ class Part:
     scope: str = ""
     phase: Phase | None = None
     is_widened: bool = False
+    origin: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,8 @@ class Transfer(_Stated):
       shift: of a permute along one axis, the distance, modulo the axis size.
       conditional: it stands in a branch that may not run.
       scope: the user's named scopes, joined by `/`; in a predicted ledger the term of the formula.
-      origin: file and line of the user's code, the one of its stack that tells it from the others of its ledger.
+      origin: file and line of the user's code, the one of its stack that tells it from the others of its ledger; of a
+        combined transfer that has none, that of its first part.
       function: that the line stands in.
       stack: what ran when the transfer's operation was traced, from its innermost line outwards. Who calls a program
         makes no other transfer of it: stacks are not compared.
@@ -276,12 +278,17 @@ class Transfer(_Stated):
     def split(self) -> tuple[Transfer, ...]:
         """The same communication, one transfer an operand, each in the scope that the text tells of it, for the name of
         a combination, and its function, are those of one of them, and in its phase or, where that is not told, in that
-        of the combination.
+        of the combination; of its own line where the combination has no name.
         """
         if len(self.parts) < 2:
             return (self,)
+        alone = replace(self, parts=(), function="")
         return tuple(
-            replace(self, **asdict(part) | {"phase": part.phase or self.phase}, parts=(), function="")
+            replace(
+                alone,
+                **asdict(part)
+                | {"phase": part.phase or self.phase, "origin": self.origin if self.stack else part.origin},
+            )
             for part in self.parts
         )
 

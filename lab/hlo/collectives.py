@@ -30,7 +30,7 @@ from lab.hlo.masked import MAY_BE_PADDED, is_zero_padded_shard
 from lab.hlo.names import phase, scope, within
 from lab.hlo.origins import Origins
 from lab.hlo.packing import PACKS, filled_from_bytes, pieces
-from lab.hlo.part_names import joined_names, operand_names, producers
+from lab.hlo.part_names import joined_names, operand_makers, operand_names, producers
 from lab.hlo.placement import MEGASCALE_TARGET, Placement
 from lab.hlo.promoted import are_widened
 from lab.hlo.shapes import Shape, arrays, shapes_of
@@ -111,7 +111,8 @@ class Reader:
         parts = self._widened(parts, visit)
         op_name, (line, function) = instruction.op_name, origins.shown_line(stack)
         where, at = self._place(named.op_name, visit) if named and named.op_name else ("", None)
-        parts = self._named_parts(parts, visit)
+        parts = self._located_parts(self._named_parts(parts, visit), visit, origins)
+        line = line or next((part.origin for part in parts if part.origin), None)
         dtype, payload_bytes, is_masked_gather, is_widened = _together_of(parts)
         return Transfer(
             kind=kind,
@@ -288,6 +289,20 @@ class Reader:
         # Two operands of one name: one of them, or both, were made by an operation that is named after another.
         places = [place if places.count(place) == 1 else unknown for place in places]
         return tuple(replace(part, scope=where, phase=at) for part, (where, at) in zip(parts, places, strict=True))
+
+    def _located_parts(self, parts: tuple[Part, ...], visit: Visit, origins: Origins) -> tuple[Part, ...]:
+        """Each with the line of what makes it."""
+        stacks = self.stacks_of_parts(visit) if len(parts) > 1 else []
+        if len(stacks) != len(parts):
+            return parts
+        return tuple(
+            replace(part, origin=origins.shown_line(stack)[0]) for part, stack in zip(parts, stacks, strict=True)
+        )
+
+    def stacks_of_parts(self, visit: Visit) -> list[Stack]:
+        """Of a combined transfer, what ran when each of its operands was traced."""
+        made = operand_makers(self.module, visit.instruction, visit.computation) if self.has_metadata else []
+        return [self.frames.stack(maker.extras) if maker else () for maker in made]
 
     def _place(self, op_name: str, visit: Visit) -> tuple[str, Phase | None]:
         op_name = in_its_loops(op_name, visit)

@@ -10,6 +10,9 @@ from lab.hlo.packing import pieces
 from lab.hlo.shapes import arrays
 from lab.hlo.text import Computation, Instruction, Module
 
+_AS_IT_IS = frozenset({"bitcast", "reshape", "copy", "transpose", "convert", "broadcast"})
+_FARTHEST = 16
+
 
 def joined_names(op_name: str | None) -> tuple[str, ...]:
     """`p/a` and `p/b` of `p/(a:b)`; () of a name that joins none."""
@@ -30,12 +33,42 @@ def joined_names(op_name: str | None) -> tuple[str, ...]:
 
 def operand_names(module: Module, instruction: Instruction, computation: Computation) -> list[str | None]:
     """For each operand the nearest name of what makes it; for each piece where they are packed into one."""
+    return [
+        next((i.op_name for i in producers([source], computation, module) if i.op_name), None)
+        for source in _sources(module, instruction, computation)
+    ]
+
+
+def operand_makers(module: Module, instruction: Instruction, computation: Computation) -> list[Instruction | None]:
+    """For each operand, or piece, the operation of the program that gives it, numbers included; None where it is an
+    argument, a constant, or XLA's own."""
+    return [_maker(source, computation, module) for source in _sources(module, instruction, computation)]
+
+
+def _sources(module: Module, instruction: Instruction, computation: Computation) -> list[str]:
     sources = list(instruction.operands[:1] if instruction.opcode == "send" else instruction.operands)
     if len(sources) == 1:
         sources = [piece.source for piece in pieces(sources[0], computation, module)]
-    return [
-        next((i.op_name for i in producers([source], computation, module) if i.op_name), None) for source in sources
-    ]
+    return sources
+
+
+def _maker(name: str, computation: Computation, module: Module) -> Instruction | None:
+    for _ in range(_FARTHEST):
+        source = computation.by_name.get(name)
+        if source is None:
+            return None
+        if inside := _inside_fusion(source, computation, module):
+            (name,), computation = inside
+        elif source.opcode == "fusion":
+            fused = module.computations.get(source.attribute("calls") or "")
+            if fused is None or fused.root is None:
+                return None
+            name, computation = fused.root.name, fused
+        elif source.opcode in _AS_IT_IS and source.operands:
+            name = source.operands[0]
+        else:
+            return source if source.opcode != "constant" and "/" in (source.op_name or "") else None
+    return None
 
 
 def producers(names: Iterable[str], computation: Computation, module: Module, limit: int = 16) -> Iterator[Instruction]:

@@ -176,7 +176,8 @@ def _transfers(
     visits = collectives.once(visits)
     named = [reader.named(visit) for visit in visits]
     stacks = list(map(reader.stack, visits, named))
-    origins = Origins.of(stacks)
+    nameless = [visit for visit, stack in zip(visits, stacks, strict=True) if not stack]
+    origins = Origins.of([*stacks, *(stack for visit in nameless for stack in reader.stacks_of_parts(visit))])
     found = [
         (reader.transfer(visit, speaker, stack, origins, notes), visit)
         for visit, speaker, stack in zip(visits, named, stacks, strict=True)

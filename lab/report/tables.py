@@ -56,9 +56,21 @@ def transfer_columns(ledger: Ledger) -> list[Column]:
         Column("link", tuple(t.link or "" for t in firsts)),
         Column("phase", tuple(t.phase or "" for t in firsts)),
         Column("scope", tuple(map(common_scope, rows))),
-        Column("origin", tuple(t.origin or "" for t in firsts)),
+        Column("origin", tuple(map(_origin_text, firsts))),
     ]
     return [column for column in columns if any(column.cells)]
+
+
+def _origin_text(transfer: Transfer) -> str:
+    """Of several arrays that XLA's combiner moves together under no name, the first line, and how many there are."""
+    lines = {part.origin for part in transfer.parts if part.origin}
+    if transfer.stack or not transfer.instruction or len(transfer.parts) < 2:
+        return transfer.origin or ""
+    return (
+        f"{transfer.origin} and {count(len(lines) - 1, 'more line')}"
+        if len(lines) > 1
+        else transfer.origin or "XLA's combiner"
+    )
 
 
 def alike_transfers(ledger: Ledger) -> tuple[list[list[Transfer]], list[Totals]]:

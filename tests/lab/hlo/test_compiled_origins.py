@@ -9,8 +9,10 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import lab
+from lab.core.ledger import Ledger
 from lab.hlo import read_text
 from lab.meshes.axes import Axes
+from lab.report.tables import ledger_text
 from tests.cases.compiling import ahead_of_time_gpu, compiled, mesh_on
 from tests.lab.diagnosis.diagnosing import diagnosed, line
 from tests.lab.hlo.shared_helpers import constrain, einsum
@@ -146,3 +148,32 @@ def test_a_finding_has_the_line_that_calls_a_helper_and_the_whole_stack():
     for finding in found.findings:
         assert finding.json_object().stack == finding.stack
         assert [frame.name for frame in finding.stack][:2] == ["einsum", "squared"]
+
+
+def metrics(x, y):
+    return (
+        jnp.sum(jnp.tanh(x)),
+        jnp.sum(jnp.abs(x)),
+        jnp.sum(jnp.sin(y)),
+    )
+
+
+def summed_as_they_are(x, y):
+    return jax.lax.psum(x, "data"), jax.lax.psum(y, "data")
+
+
+@ahead_of_time_gpu
+def test_numbers_that_a_gpu_sums_together_are_shown_by_the_lines_of_each_and_arguments_by_who_joined_them():
+    mesh = mesh_on("gpu:h100:1x4", **AXES)
+    args = [jax.ShapeDtypeStruct((SIZE, SIZE), jnp.float32, sharding=NamedSharding(mesh, P("data")))] * 2
+    (joined,) = lab.inspect(compiled(mesh, metrics, *args), mesh=mesh).transfers
+    lines = [line(metrics, below) for below in (2, 3, 4)]
+    assert joined.op_name is None and sorted(part.origin for part in joined.parts) == lines
+    assert sorted(part.origin for part in joined.split()) == lines and joined.origin == joined.parts[0].origin
+    ledger = Ledger((joined,))
+    assert f"{joined.origin} and 2 more lines" in ledger_text(ledger)
+
+    by_hand = jax.shard_map(summed_as_they_are, mesh=mesh, in_specs=P("data"), out_specs=P())
+    (nobodys,) = lab.inspect(compiled(mesh, by_hand, *args), mesh=mesh).transfers
+    assert (nobodys.origin, nobodys.arrays) == (None, 2)
+    assert "XLA's combiner" in ledger_text(Ledger((nobodys,)))
