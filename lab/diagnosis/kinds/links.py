@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from lab.core.known import known
-from lab.core.units import count, exact
+from lab.core.units import count, exact, listed
 from lab.diagnosis.account import Way
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import SCALES, Flow, Use, is_number_scale
@@ -128,28 +128,34 @@ def _inside(program: Program) -> set[str]:
 
 
 def not_neighbours(program: Program) -> Iterator[Finding]:
-    """Along an axis that communicates, neighbours of the mesh are several hops apart in the torus, and JAX knows an
-    order in which they are not."""
+    """Along axes that communicate, neighbours of the mesh are several hops apart in the torus, and JAX knows an order
+    in which they are not."""
     wires = program.locate() if program.sites else None
     if wires is None or program.axes is None:
         return
+    apart: dict[str, tuple[float, float]] = {}
+    over: list[Site] = []
     for axis in program.axes.names:
-        sites = [site for site in program.sites if site.transfer.axes == (axis,) and site.transfer.link != "dcn"]
-        if not sites or program.axes[axis] < 3:
-            continue
-        groups = program.axes.groups((axis,))
-        stand, arranged = (_hops(where, groups, wires.torus) for where in (wires.stand, wires.arranged))
-        if stand > arranged:
-            sentence = (
-                f"neighbours along {axis} are {stand:.2g} hops apart on average in the torus of "
-                f"{'x'.join(map(str, wires.torus))} chips; in the order of jax.make_mesh they are {arranged:.2g}"
-            )
-            advice = (
-                "make the mesh with jax.make_mesh or jax.experimental.mesh_utils.create_device_mesh, which follow "
-                "the torus"
-            )
-            remedy = (OrderDevices(_by_wires(wires), "the devices in the order of jax.make_mesh"),)
-            yield program.finding("not_neighbours", sentence, advice, *sites, remedy=remedy, value="the mesh")
+        sites = [site for site in program.sites if site.transfer.axes == (axis,) and site.transfer.link != LinkName.DCN]
+        if sites and program.axes[axis] >= 3:
+            groups = program.axes.groups((axis,))
+            stand, arranged = (_hops(where, groups, wires.torus) for where in (wires.stand, wires.arranged))
+            if stand > arranged:
+                apart[axis] = stand, arranged
+                over += sites
+    if apart:
+        told = listed(
+            f"{stand:.2g} hops apart along {axis} ({arranged:.2g} with jax.make_mesh)"
+            for axis, (stand, arranged) in apart.items()
+        )
+        sentence = (
+            f"neighbours in the mesh are on average {told}, in the torus of {'x'.join(map(str, wires.torus))} chips"
+        )
+        advice = (
+            "make the mesh with jax.make_mesh or jax.experimental.mesh_utils.create_device_mesh, which follow the torus"
+        )
+        remedy = (OrderDevices(_by_wires(wires), "the devices in the order of jax.make_mesh"),)
+        yield program.finding("not_neighbours", sentence, advice, *over, remedy=remedy, value="the mesh")
 
 
 def on_links(program: Program) -> Fraction | None:

@@ -295,16 +295,18 @@ def test_a_lookup_of_64_rows_that_gathers_its_table_is_told_and_one_that_sums_is
 
 
 @ahead_of_time_tpu
-def test_a_mesh_that_does_not_follow_the_torus_is_told_with_its_hops():
+def test_a_mesh_that_does_not_follow_the_torus_is_told_once_with_its_hops_along_each_axis():
     good = mesh_on("tpu:v5p:2x2x4", data=2, model=8)
     shuffled = np.random.default_rng(0).permutation(np.array(list(good.devices.flat)))
-    found = only(slices_step(Mesh(shuffled.reshape(2, 8), ("data", "model")), "tpu:v5p:2x2x4"))
-    assert (
-        found.kind == "not_neighbours"
-        and "neighbours along model are 2" in found.sentence
-        and "torus of 2x2x4 chips" in found.sentence
-        and found.edit.value == "the mesh"
+    one, both = (
+        only(slices_step(Mesh(shuffled.reshape(sizes), ("data", "model")), "tpu:v5p:2x2x4"))
+        for sizes in ((2, 8), (4, 4))
     )
+    assert (one.kind, one.axes, one.edit.value) == ("not_neighbours", ("model",), "the mesh")
+    assert one.sentence.startswith("neighbours in the mesh are on average 2")
+    assert one.sentence.endswith("hops apart along model (1.1 with jax.make_mesh), in the torus of 2x2x4 chips")
+    assert (both.kind, set(both.axes)) == ("not_neighbours", {"data", "model"})
+    assert "apart along data (1 with jax.make_mesh) and " in both.sentence
     assert kinds(slices_step(good, "tpu:v5p:2x2x4")) == []
 
 
