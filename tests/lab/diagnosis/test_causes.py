@@ -199,8 +199,8 @@ def test_rows_of_two_lookups_whose_gradients_xla_joins_are_no_concatenation_of_t
 
     rows = [array(mesh, (size,), "data", dtype=jnp.int32) for size in (256, 512)]
     found = diagnosed(mesh, jax.grad(loss), array(mesh, (1024, 64)), *rows, out=P(), target=target)
-    assert any((t.op_name or "").endswith("concatenate") for t in found.ledger.transfers)
-    assert kinds(found) == []
+    joined = [t for t in found.ledger.transfers if (t.op_name or "").endswith("concatenate")]
+    assert kinds(found) == [] and bool(joined) == (INSTALLED < (0, 11))
 
 
 @pytest.mark.compiles
