@@ -102,12 +102,14 @@ def _ends(program: Program, sites: list[Site], causes: set[tuple[str, str | None
 
 
 def _with_parts(argument: Argument | None) -> str:
-    """The spec of an argument whose parts have a dim of their own before the one that is split."""
+    """The spec of an argument whose parts have a dim of their own before the one that is split; parts that differ in
+    size have none."""
     split = [dim for dim, names in enumerate(argument.dims or ()) if names] if argument else []
     if argument is None or argument.dims is None or not split:
         return ""
     at = split[-1]
-    return f"{spec_text((*argument.dims[:at], (), *argument.dims[at:]))} of {argument.name}, its parts along dim {at}"
+    stacked = spec_text((*argument.dims[:at], (), *argument.dims[at:]))
+    return f"{stacked} of {argument.name}, its parts along dim {at}, or {spec_text(argument.dims)} of each alone"
 
 
 def _forward(site: Site, causes: set[tuple[str, str | None]]) -> str:

@@ -69,7 +69,7 @@ PARTS = {
     "offload_undone": ("the values named result", "", 21),
     "moved_to_reshape": (
         "the result of dot_general, made of w f32[256,512] P(None, 'tensor')",
-        "P(None, None, 'tensor') of w, its parts along dim 1",
+        "P(None, None, 'tensor') of w, its parts along dim 1, or P(None, 'tensor') of each alone",
         10,
     ),
 }
