@@ -4,14 +4,14 @@ what else takes their time, copies to and from the host, collectives, loops, bra
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from lab.hlo import calls, collectives
+from lab.hlo import calls, collectives, names
 from lab.hlo.flops import Work, operand_shapes, operand_types, products
 from lab.hlo.host_memory import HostCopy, host_copies, laid_out
 from lab.hlo.loops import Scope
@@ -149,9 +149,14 @@ class Loop:
 
 @dataclass(frozen=True)
 class Choice:
-    """Branches, of which a device takes one."""
+    """Branches, of which a device takes one.
+
+    Attributes:
+      scopes: the named scopes that the kernels of each branch lie in.
+    """
 
     branches: tuple[tuple[Step, ...], ...]
+    scopes: tuple[tuple[str, ...], ...] = ()
 
 
 Step = Kernel | Copy | Collective | Loop | Choice
@@ -180,7 +185,8 @@ def _steps(scope: Scope, work: _Work) -> Iterator[Step]:
         if opcode == "while":
             yield from _loop(i, scope, work)
         elif opcode == "conditional":
-            yield Choice(tuple(tuple(_steps(run.scope, work)) for run in runs(i, scope)))
+            branches = tuple(tuple(_steps(run.scope, work)) for run in runs(i, scope))
+            yield Choice(branches, tuple(tuple(sorted(set(_scopes(branch)))) for branch in branches))
         elif opcode in RUNS_CALLEE and opcode not in _KERNELS:
             for run in runs(i, scope):
                 yield from _steps(run.scope, work)
@@ -193,6 +199,16 @@ def _steps(scope: Scope, work: _Work) -> Iterator[Step]:
             yield copy
         elif opcode not in FREE and not (opcode.startswith("custom-call") and _FREE_CALLS.match(calls.target(i))):
             yield _kernel(i, scope, work.products)
+
+
+def _scopes(some: Iterable[Step]) -> Iterator[str]:
+    for step in some:
+        if isinstance(step, Kernel):
+            yield from names.scope(step.op_name).split("/")
+        elif isinstance(step, Loop):
+            yield from _scopes(step.body)
+        elif isinstance(step, Choice):
+            yield from (name for branch in step.scopes for name in branch)
 
 
 def _copy(i: Instruction, scope: Scope, to_host: Mapping[Instruction, HostCopy]) -> Copy | None:

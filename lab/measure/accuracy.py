@@ -33,6 +33,7 @@ class Record:
       compiled: by what the schedule was compiled, and how, where that is not what was timed.
       differs: what was timed that the schedule does not do, or the other way round.
       are_alike: the programs of its family: what one is calibrated by may hold for the others.
+      waited_s: seconds in which a GPU ran no kernel but collectives, as a profiler saw it.
     """
 
     schema: Annotated[str, msgspec.Meta(pattern=f"^{SCHEMA}$")]
@@ -45,6 +46,7 @@ class Record:
     schedule: Any
     differs: str = ""
     are_alike: bool = True
+    waited_s: float | None = None
 
     def predicted(self) -> Prediction:
         """At the rates that ship; nothing of them is fitted to a record."""
@@ -57,7 +59,12 @@ class Record:
 @dataclass(frozen=True)
 class Row:
     """One step: predicted seconds and what they are off by, cold and after calibration by the first row of its family,
-    which is None for that row; `refused`: why there is no prediction."""
+    which is None for that row; `refused`: why there is no prediction.
+
+    Attributes:
+      waited_s, exposed_s: seconds that a GPU waited for communication, and those predicted; None where no profile was
+        taken.
+    """
 
     name: str
     family: str
@@ -70,6 +77,8 @@ class Row:
     calibrated_error: float | None
     is_known: bool
     refused: str = ""
+    waited_s: float | None = None
+    exposed_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -122,6 +131,8 @@ def _row(record: Record, found: Prediction | None, before: Sequence[Row], refuse
         scale * seconds / record.measured_s - 1 if seconds and scale else None,
         found is not None and found.is_known,
         refused,
+        record.waited_s,
+        None if found is None or record.waited_s is None else found.time.exposed,
     )
 
 
@@ -152,7 +163,8 @@ def record_of(
     compiled: str,
     differs: str = "",
     are_alike: bool = True,
+    waited_s: float | None = None,
 ) -> Record:
     """A step with its schedule."""
     kept = to_json(schedule)
-    return Record(SCHEMA, name, family, target, measured_s, source, compiled, kept, differs, are_alike)
+    return Record(SCHEMA, name, family, target, measured_s, source, compiled, kept, differs, are_alike, waited_s)

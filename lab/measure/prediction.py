@@ -18,7 +18,7 @@ from lab.hlo.kernels import Copy, Kernel, Step
 from lab.hlo.names import phase
 from lab.measure.rates.table import Basis, ChipRates, Priced, rates_of
 from lab.measure.schedule import Schedule
-from lab.measure.step_time import Event, Rates, Seconds, StepTime, seconds_of
+from lab.measure.step_time import Event, Rates, Seconds, StepTime, Taken, seconds_of
 from lab.meshes.attached import resolve_attached
 from lab.meshes.errors import UsageError
 from lab.meshes.hardware import Chip
@@ -251,7 +251,7 @@ def rates_at(target: Target | None) -> ChipRates:
     return rates_of(found.chip)
 
 
-def predicted(program: Program, by_trip: Sequence[Collection[int]] = ()) -> Prediction:
+def predicted(program: Program, by_trip: Sequence[Collection[Taken]] = ()) -> Prediction:
     """The time of a step of a program on the chip of its target.
 
     Args:
@@ -337,7 +337,7 @@ class _Without:
 
 
 def _by_axes(
-    found: Sequence[Step], ledger: Ledger, prices: Rates, seconds: Seconds, by_trip: Sequence[Collection[int]]
+    found: Sequence[Step], ledger: Ledger, prices: Rates, seconds: Seconds, by_trip: Sequence[Collection[Taken]]
 ) -> Iterable[AxisTime]:
     along: dict[str, list[str]] = {}
     for transfer in ledger.transfers:

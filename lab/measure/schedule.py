@@ -16,6 +16,7 @@ from lab.hlo.names import phase
 from lab.measure.rates.links import Links, Reach
 from lab.measure.rates.prices import Prices
 from lab.measure.rates.table import ChipRates
+from lab.measure.step_time import Taken
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target
 
@@ -27,7 +28,7 @@ class Schedule:
     Attributes:
       reaches: how the groups of each transfer lie, by its instruction.
       differentiated: some of it is a backward pass.
-      by_trip: the branches that some device takes, at each trip of the loop that chooses.
+      by_trip: what some device does, at each trip of the loop that chooses.
     """
 
     steps: tuple[Step, ...]
@@ -35,10 +36,10 @@ class Schedule:
     reaches: Mapping[str, Reach]
     devices_per_chip: int
     differentiated: bool
-    by_trip: tuple[tuple[int, ...], ...] = ()
+    by_trip: tuple[tuple[Taken, ...], ...] = ()
 
     @classmethod
-    def of(cls, program: Program, target: Target, by_trip: Iterable[Collection[int]] = ()) -> Schedule:
+    def of(cls, program: Program, target: Target, by_trip: Iterable[Collection[Taken]] = ()) -> Schedule:
         """Of a program that was compiled for this target."""
         reading = program.reading
         return cls(
@@ -47,7 +48,7 @@ class Schedule:
             Links.reaches_of(target.hardware.key, reading, target),
             target.hardware.devices_per_chip,
             reading.reader.differentiated,
-            tuple(tuple(sorted(taken)) for taken in by_trip),
+            tuple(tuple(sorted(set(taken))) for taken in by_trip),
         )
 
     def with_fused_attention(self) -> Schedule:
@@ -73,7 +74,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class StepJson:
-    """One of its fields, or two of a loop."""
+    """One of its fields, or two of a loop or of branches."""
 
     kernel: Kernel | None = None
     copy: Copy | None = None
@@ -81,12 +82,13 @@ class StepJson:
     body: tuple[StepJson, ...] | None = None
     trips: int | None = None
     branches: tuple[tuple[StepJson, ...], ...] | None = None
+    scopes: tuple[tuple[str, ...], ...] = ()
 
     def step(self) -> Step:
         if self.body is not None:
             return Loop(self.trips, _steps(self.body))
         if self.branches is not None:
-            return Choice(tuple(map(_steps, self.branches)))
+            return Choice(tuple(map(_steps, self.branches)), self.scopes)
         for step in (self.kernel, self.copy, self.collective):
             if step is not None:
                 return step
@@ -100,7 +102,7 @@ class ScheduleJson:
     reaches: Mapping[str, Reach]
     devices_per_chip: int
     differentiated: bool
-    by_trip: tuple[tuple[int, ...], ...] = ()
+    by_trip: tuple[tuple[Taken, ...], ...] = ()
 
     def schedule(self) -> Schedule:
         return Schedule(
@@ -123,6 +125,8 @@ CORE, CAUSAL = "attention/core", Fraction(1, 2)
 
 
 def _fused(step: Step) -> Step:
+    if isinstance(step, Choice):
+        return replace(step, branches=tuple(tuple(map(_fused, branch)) for branch in step.branches))
     if not isinstance(step, Loop):
         return step
     multiplying = [one for one in step.body if isinstance(one, Kernel) and one.flops]
@@ -156,4 +160,4 @@ def _step_json(step: Step) -> StepJson:
         return StepJson(collective=step)
     if isinstance(step, Loop):
         return StepJson(body=tuple(map(_step_json, step.body)), trips=step.trips)
-    return StepJson(branches=tuple(tuple(map(_step_json, branch)) for branch in step.branches))
+    return StepJson(branches=tuple(tuple(map(_step_json, branch)) for branch in step.branches), scopes=step.scopes)

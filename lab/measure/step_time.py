@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from lab.core.known import known
 from lab.core.ledger import Kind, Ledger, Transfer
@@ -88,6 +88,18 @@ class MeasuredRates(TourRates):
     links: Mapping[Kind, Curve]
 
 
+class Taken(NamedTuple):
+    """What a device does at a trip of a loop.
+
+    Attributes:
+      branch: of the loop's conditional.
+      without: named scopes that it leaves out: of conditionals inside the branch it takes one that has none of these.
+    """
+
+    branch: int
+    without: tuple[str, ...] = ()
+
+
 @dataclass
 class StepTime:
     """Seconds of a step: `total` is all but `communication` together.
@@ -144,18 +156,20 @@ class Seconds:
     events: tuple[Event, ...]
 
 
-def step_time(text: str, ledger: Ledger, rates: Rates, by_trip: Sequence[Collection[int]] = ()) -> StepTime:
+def step_time(text: str, ledger: Ledger, rates: Rates, by_trip: Sequence[Collection[Taken]] = ()) -> StepTime:
     """Runs a scheduled text; see `seconds_of`."""
     return seconds_of(steps(text), ledger, rates, by_trip).time
 
 
-def seconds_of(found: Sequence[Step], ledger: Ledger, rates: Rates, by_trip: Sequence[Collection[int]] = ()) -> Seconds:
+def seconds_of(
+    found: Sequence[Step], ledger: Ledger, rates: Rates, by_trip: Sequence[Collection[Taken]] = ()
+) -> Seconds:
     """Runs a schedule on two streams: kernels, and collectives one at a time; copies beside both.
 
     Args:
       ledger: of the same text, with its mesh.
-      by_trip: the branches that some device takes, at each trip of the loop that runs so often and chooses; texts do
-        not tell. By default any.
+      by_trip: what some device does, at each trip of the loop that runs so often and chooses; texts do not tell. By
+        default anything.
     Raises:
       UsageError: a loop of which it is not known how often it runs, none for `by_trip`, a collective without a measured
         rate, or that ends in another computation than it starts in; a ledger that is not complete, or of another text.
@@ -223,7 +237,7 @@ class _Run:
 
     rates: Rates
     wires: Mapping[str, Priced]
-    by_trip: Sequence[Collection[int]] = ()
+    by_trip: Sequence[Collection[Taken]] = ()
     now: float = 0.0
     spent: dict[tuple[str, object], float] = field(default_factory=lambda: defaultdict(float))
     wire_is_free: float = 0.0
@@ -233,8 +247,9 @@ class _Run:
     copies: dict[str, tuple[float, Priced]] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     priced: dict[int, tuple[Kernel, Priced, float, float]] = field(default_factory=dict)
+    without: frozenset[str] = frozenset()
 
-    def through(self, some: Iterable[Step], taken: Collection[int] = ()) -> None:
+    def through(self, some: Iterable[Step], taken: Collection[Taken] = ()) -> None:
         for step in some:
             if isinstance(step, Kernel):
                 self.launch(step)
@@ -368,30 +383,37 @@ class _Run:
 
     def chooses(self, loop: Loop) -> bool:
         """Whether it is told which branches its trips take."""
-        taken = {number for numbers in self.by_trip for number in numbers}
+        taken = {each.branch for some in self.by_trip for each in some}
         return loop.trips == len(self.by_trip) and any(
             isinstance(step, Choice) and taken <= set(range(len(step.branches))) for step in loop.body
         )
 
-    def choose(self, choice: Choice, taken: Collection[int]) -> None:
+    def choose(self, choice: Choice, taken: Collection[Taken]) -> None:
         """The longest branch: devices that wait for one another's messages wait for who took it."""
-        branches = [choice.branches[number] for number in taken] or choice.branches
+        told = [(choice.branches[each.branch], frozenset(each.without)) for each in taken]
+        branches = told or [(branch, self.without) for branch in self.open(choice)]
         runs = [
             replace(
                 self,
+                without=without,
                 spent=defaultdict(float),
                 waiting=list(self.waiting),
                 ends=dict(self.ends),
                 copies=dict(self.copies),
                 events=[],
             )
-            for _ in branches
+            for _, without in branches
         ]
-        for run, branch in zip(runs, branches, strict=True):
+        for run, (branch, _) in zip(runs, branches, strict=True):
             run.through(branch)
         longest = max(runs, key=lambda run: run.now)
         self.events += longest.events
         self.like(longest, self.now, longest.spent, is_told=False)
+
+    def open(self, choice: Choice) -> Sequence[tuple[Step, ...]]:
+        """The branches without what is left out; all of them where each has some of it."""
+        scopes = zip(choice.branches, choice.scopes, strict=bool(choice.scopes))
+        return [branch for branch, names in scopes if not self.without & set(names)] or choice.branches
 
     def seconds(self) -> Seconds:
         parts: dict[str, dict[object, float]] = defaultdict(dict)

@@ -165,9 +165,11 @@ def accuracy_text(found: Accuracy) -> str:
         Column("step", tuple(row.name for row in rows)),
         Column("target", tuple(row.target for row in rows)),
         Column("measured", tuple(seconds_text(row.measured_s) for row in rows), is_number=True),
-        Column("predicted", tuple(seconds_text(row.predicted_s) if row.predicted_s else "" for row in rows), True),
+        Column("predicted", tuple(_seconds_or_nothing(row.predicted_s) for row in rows), is_number=True),
         Column("off by", tuple(map(_off, rows)), is_number=True),
         Column("calibrated", tuple(_percent(row.calibrated_error) for row in rows), is_number=True),
+        Column("waited", tuple(map(_seconds_or_nothing, (row.waited_s for row in rows))), is_number=True),
+        Column("exposed", tuple(map(_seconds_or_nothing, (row.exposed_s for row in rows))), is_number=True),
         Column("what differs", tuple(row.refused or row.differs for row in rows)),
     ]
     return "\n\n".join([columns_text(columns), "\n".join(_medians(found))])
@@ -186,7 +188,16 @@ def _medians(found: Accuracy) -> list[str]:
 def _median(family: str, rows: Sequence[Row]) -> str:
     errors = [abs(row.error) for row in rows if row.error is not None and row.is_known]
     told = f"off by {median(errors):.1%} in the median" if errors else "nothing that is known"
+    waits = [(row.waited_s, row.exposed_s) for row in rows if row.waited_s and row.exposed_s is not None]
+    if waits:
+        share = median(abs(exposed / waited - 1) for waited, exposed in waits)
+        apart = seconds_text(median(abs(exposed - waited) for waited, exposed in waits))
+        told += f"; exposed communication of {len(waits)} off by {share:.1%} and {apart} in the median"
     return f"{family}: {count(len(rows), 'step')}, {told}"
+
+
+def _seconds_or_nothing(seconds: float | None) -> str:
+    return "" if seconds is None else seconds_text(seconds)
 
 
 def _off(row: Row) -> str:

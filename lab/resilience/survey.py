@@ -13,6 +13,7 @@ from lab.diagnosis.kinds.memory import out_of_memory
 from lab.diagnosis.program import Argument, Program
 from lab.hlo.shapes import arrays
 from lab.measure.prediction import predicted
+from lab.measure.step_time import Taken
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
 from lab.redistribution.placement import Array, Placement
@@ -42,7 +43,7 @@ class Survey:
     batch_axes: tuple[str, ...]
 
 
-def surveyed(program: Program, by_trip: Sequence[Collection[int]] = ()) -> Survey:
+def surveyed(program: Program, by_trip: Sequence[Collection[Taken]] = ()) -> Survey:
     """State is what is donated, or has the shape of a result of its own and is no batch by its name.
 
     Args:
@@ -92,7 +93,7 @@ def _placed(a: Argument, axes: Axes) -> StateArray | None:
         return None
 
 
-def _step_s(program: Program, by_trip: Sequence[Collection[int]]) -> float | None:
+def _step_s(program: Program, by_trip: Sequence[Collection[Taken]]) -> float | None:
     try:
         found = predicted(program, by_trip)
     except UsageError:

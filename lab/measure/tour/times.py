@@ -23,7 +23,7 @@ from lab.core.known import known
 from lab.harness import registry
 from lab.harness.decoder.step import random_tokens
 from lab.harness.experiment import Experiment
-from lab.measure.step_time import Rates, step_time
+from lab.measure.step_time import Rates, Taken, step_time
 from lab.measure.tour.apart import TILED, Program, apart, compiled
 from lab.measure.tour.profile import Spent, profiled
 from lab.meshes.axes import PIPE, Axes
@@ -217,11 +217,22 @@ def _predicted(
     return asdict(step_time(known(program.as_text()), ledger, rates, branches_by_trip(setting.shape, mesh.shape)))
 
 
-def branches_by_trip(shape: Any, axes: Mapping[str, int]) -> list[set[int]]:
-    """What the stages of a pipeline do at each tick, as branches; none of another step."""
+FIRST, LAST = ("embedding", "dense"), ("head", "loss")
+"""Scopes of what the first chunk begins with, and of what the last one ends with."""
+
+
+def branches_by_trip(shape: Any, axes: Mapping[str, int]) -> list[set[Taken]]:
+    """What the stages of a pipeline do at each tick; nothing of another step."""
     if PIPE not in axes or not isinstance(shape, PipelineShape):
         return []
-    return [set(jobs) for jobs in table_of(shape.order(axes[PIPE])).branches.tolist()]
+    table = table_of(shape.order(axes[PIPE]))
+
+    def taken(branch: int, stage: int, chunk: int) -> Taken:
+        begins, ends = not stage and not chunk, (stage, chunk) == (axes[PIPE] - 1, shape.chunks - 1)
+        return Taken(branch, (() if begins else FIRST) + (() if ends else LAST))
+
+    rows = zip(table.branches.tolist(), table.rows.chunk.tolist(), strict=True)
+    return [set(map(taken, branches, range(axes[PIPE]), chunks)) for branches, chunks in rows]
 
 
 def _timed(

@@ -158,6 +158,15 @@ def test_a_row_is_calibrated_by_the_first_of_its_family_alone():
     assert "-75.0%" in accuracy_text(found)
 
 
+def test_what_a_gpu_waited_for_stands_beside_what_is_exposed():
+    exposed = predicted("fsdp.gpu").time.exposed
+    of, told = replace(schedule_of("fsdp.gpu"), by_trip=()), {"source": "here", "compiled": "as it is"}
+    waits = {"a": 2 * exposed, "b": 1.25 * exposed, "c": None}
+    found = accuracy([record_of(n, "one", "gpu:h100:1x8", 1.0, of, waited_s=s, **told) for n, s in waits.items()])
+    assert exposed > 0 and [row.exposed_s for row in found.rows] == [exposed, exposed, None]
+    assert "exposed communication of 2 off by 35.0% and " in accuracy_text(found)
+
+
 def test_records_that_ship_are_read_whole_and_none_is_there_twice():
     found = records()
     assert found and len({record.name for record in found}) == len(found)

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from lab.core.ledger import Kind
+from lab.core.ledger import Kind, Ledger
 from lab.hlo import read_text
 from lab.hlo.kernels import Choice, Collective, Copy, Does, Kernel, Loop, steps
 from lab.measure import step_time as step_time_module
 from lab.measure.rates.curves import Curve, Rate
-from lab.measure.step_time import TourRates, _check_met, _measured, _Run, seconds_of, step_time
+from lab.measure.step_time import Taken, TourRates, _check_met, _measured, _Run, seconds_of, step_time
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
 from tests.data import kept
@@ -167,7 +167,7 @@ def test_of_a_loop_only_branches_count_that_some_device_takes(branches, kernels)
 def looped(branches):
     entry = "%i = s32[] constant(0)", "%t = (s32[], f32[125]{0}) tuple(%i, %y)", LOOPED
     text = program(*entry, gives="(s32[], f32[125])", before=LOOP)
-    return step_time(text, ledger(text), RATES, branches)
+    return step_time(text, ledger(text), RATES, [[*map(Taken, some)] for some in branches])
 
 
 @pytest.mark.parametrize("branches", [({0}, {1}), ({0}, {1}, {2})], ids=["trips", "branches"])
@@ -377,7 +377,7 @@ def test_ticks_that_begin_alike_take_as_long_as_if_each_were_run_through():
     copied = Copy("c", True, True, 50, is_host=True)
     body = (Collective("s", False, True), copied, Collective("s", True, False), kernels[0], Choice(branches))
     loop = Loop(60, body)
-    by_trip = [({0}, {1, 2}, {0, 1}, {0}, {2})[tick % 5] for tick in range(60)]
+    by_trip = [[*map(Taken, ({0}, {1, 2}, {0, 1}, {0}, {2})[tick % 5])] for tick in range(60)]
     short, whole = (_Run(RATES, {"s": _measured(33.0)}, by_trip) for _ in range(2))
     first, last = Collective("s", True, False), Collective("s", False, True)
     short.through([first, kernels[0], loop, last])
@@ -389,3 +389,19 @@ def test_ticks_that_begin_alike_take_as_long_as_if_each_were_run_through():
     assert short.seconds().runs == whole.seconds().runs
     assert short.seconds().exposed == pytest.approx(whole.seconds().exposed)
     assert len(short.events) < len(whole.events) / 3
+
+
+def test_of_a_branch_what_no_device_does_at_a_trip_takes_no_time():
+    """A pipeline's stages but the last one have no head, and the head comes in some of their ticks."""
+    head = Choice(((Kernel("logits", 1000, 1000),), ()), (("head", "loss"), ()))
+    body = (Choice(((), (Kernel("layer", 100, 100), Loop(2, (head,))))),)
+    whole, without = Taken(1), Taken(1, ("head",))
+    times = {
+        taken: seconds_of((Loop(3, body),), Ledger(()), RATES, taken).runs
+        for taken in [((without,),) * 3, ((without,), (without, whole), (Taken(0),)), ()]
+    }
+    assert [{kernel.name: runs for kernel, runs in found.items()} for found in times.values()] == [
+        {"layer": 3},
+        {"layer": 2, "logits": 2},
+        {"layer": 3, "logits": 6},
+    ]
