@@ -38,7 +38,9 @@ def set_back(old: Mapping[str, Flag], new: Mapping[str, Flag], platform: str | N
     """The old defaults of flags whose default has changed; of new ones those that are on, as off: what they switch did
     not exist. Without those of other platforms, and those of dumps."""
     changed = {name: old[name].default for name in new if name in old and old[name].default != new[name].default}
-    added = {name: flag.none for name, flag in new.items() if name not in old and flag.default == "True"}
+    added = {
+        name: flag.none for name, flag in new.items() if name not in old and flag.default != flag.none in ("False", "")
+    }
     return {name: value for name, value in sorted((changed | added).items()) if _concerns(name, platform)}
 
 

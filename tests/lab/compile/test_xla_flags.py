@@ -31,5 +31,6 @@ def test_flags_whose_default_changed_are_set_back_and_new_ones_switched_off():
     off, on = Flag("False", "False"), Flag("True", "False")
     old = {"xla_gpu_a": off, "xla_b": Flag("8", "0"), "xla_same": on, "xla_cpu_c": off, "xla_gone": on}
     new = {"xla_gpu_a": on, "xla_b": Flag("16", "0"), "xla_same": on, "xla_cpu_c": on, "xla_dump_d": on}
-    new |= {"xla_gpu_on": on, "xla_gpu_off": off, "xla_gpu_number": Flag("7", "0")}
-    assert set_back(old, new, "gpu") == {"xla_b": "8", "xla_gpu_a": "False", "xla_gpu_on": "False"}
+    new |= {"xla_gpu_on": on, "xla_gpu_off": off, "xla_gpu_number": Flag("7", "0"), "xla_gpu_some": Flag("A,B", "")}
+    back = {"xla_b": "8", "xla_gpu_a": "False", "xla_gpu_on": "False", "xla_gpu_some": ""}
+    assert set_back(old, new, "gpu") == back
