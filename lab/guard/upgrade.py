@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -234,8 +235,13 @@ def _explained(
 
     names, refused = usable(options if found else (), refusal)
     sets = tuple(causes(names, partial(shows, each)) for each in found)
-    told = tuple(tuple(tuple(f"{name}={options[name]}" for name in some) for some in each) for each in sets)
+    told = tuple(tuple(tuple(setting(name, options[name]) for name in some) for some in each) for each in sets)
     return Upgrade(before, after, found, told, {name: options[name] for name in names}, refused)
+
+
+def setting(name: str, value: str) -> str:
+    """As a shell takes it."""
+    return f"{name}={shlex.quote(value)}"
 
 
 def _sites(program: Program, given: Flags) -> Sites:
@@ -247,7 +253,7 @@ def _with(program: Program, given: Flags) -> Program:
     try:
         return _changed(program, given)
     except NotApplicable as why:
-        told = " ".join(f"--{name}={value}" for name, value in given.items())
+        told = " ".join(f"--{setting(name, value)}" for name, value in given.items())
         raise UsageError(f"{program.ledger.source}: XLA does not compile it with {told} ({why})") from None
 
 

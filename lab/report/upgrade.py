@@ -8,7 +8,7 @@ from fractions import Fraction
 from lab.core.ledger import Ledger
 from lab.core.units import bytes_text, count, exact, seconds_text
 from lab.guard.differences import About, Difference
-from lab.guard.upgrade import Compiled, Sets, Upgrade
+from lab.guard.upgrade import Compiled, Sets, Upgrade, setting
 from lab.measure.prediction import Prediction
 from lab.report.changes import changes_text, exceeded
 from lab.report.origins import common_folder, shortened
@@ -41,7 +41,7 @@ def _headline(found: Upgrade) -> str:
 
 def _sides(found: Upgrade) -> tuple[str, str]:
     before, after = (f"jax {side.release}" for side in (found.before, found.after))
-    given = " ".join(f"--{name}={value}" for name, value in found.after.flags.items())
+    given = " ".join(f"--{setting(name, value)}" for name, value in found.after.flags.items())
     return before, " ".join(filter(None, (after, given)))
 
 
@@ -106,7 +106,7 @@ def _since(found: Upgrade, sets: Sets) -> str:
 
 
 def _tried(found: Upgrade) -> Iterator[str]:
-    told = [f"{name}={value}" for name, value in found.tried.items()]
+    told = [setting(name, value) for name, value in found.tried.items()]
     if told:
         how = "set back one by one" if found.is_set_back else "set one by one"
         yield f"{count(len(told), 'flag')} {how}: {', '.join(told)}"
