@@ -23,7 +23,7 @@ TAKES_AN_EDIT = "it takes an edit of the program"
 NO_TIME = "that would take longer than the program took to compile"
 NO_USE = f"all remedies at once do not pay, and one by one {NO_TIME}"
 _SLOWER = 0.01
-_TRUE_IF_IT_PAYS = frozenset({"on_slow_link", "larger_side_gathered", "not_donated"})
+_TRUE_IF_IT_PAYS = frozenset({"on_slow_link", "larger_side_gathered", "not_donated", "batch_made_whole"})
 """Kinds that say what another way would send: they are true if it does."""
 
 

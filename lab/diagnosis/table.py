@@ -109,13 +109,13 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "batch_made_whole",
-        "a split batch that is whole after the lookup of its embeddings: layers then sum activations over its axes",
+        "a split batch of which activations or their gradients are whole: layers move them over the batch's axes",
         (batch.batch_made_whole,),
-        costs="Activations of the whole batch are summed over the batch's axes in every layer, forward and backward, "
-        "and attention is computed for all sequences on each device.",
-        cure="Constrain what the lookup gives: x = jax.lax.with_sharding_constraint(x, P('data')). A table whose rows "
-        "are split over the batch's axis, as in P('model', 'data'), otherwise hands its own split on to the "
-        "activations.",
+        costs="Activations of the whole batch are summed or gathered over the batch's axes in every layer, in the "
+        "backward pass or in both, where gathered weights would be fewer bytes; attention may be computed for all "
+        "sequences on each device.",
+        cure="Constrain what the lookup of embeddings gives: x = jax.lax.with_sharding_constraint(x, P('data')). "
+        "Weights that are split over the batch's axis otherwise hand their own split on to the activations.",
         mesh="data=4,model=2",
     ),
     Kind(

@@ -1,5 +1,5 @@
-"""A batch whose split is lost where it meets its first weight: layers then sum parts of activations over the batch's
-axes, where each device could have multiplied its own sequences with gathered weights."""
+"""A batch whose split is lost where it meets its first weight, or in the backward pass: layers then move activations
+over the batch's axes, where each device could have multiplied its own sequences with gathered weights."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ class _Summed:
 
 def batch_made_whole(program: Program) -> Iterator[Finding]:
     """Forward sums over axes of the batch, of products with weights that these split, of all rows of the batch: no
-    tensor parallelism sums over the axes along which devices have sequences of their own."""
+    tensor parallelism sums over the axes along which devices have sequences of their own. Or a backward pass that
+    gathers rows for weights that the forward pass gathers."""
     if program.axes is None:
         return
     batches: dict[frozenset[str], list[Argument]] = {}
@@ -68,9 +69,11 @@ def batch_made_whole(program: Program) -> Iterator[Finding]:
     for axes, arguments in batches.items():
         summed = [one for site in program.inserted if (one := _summed(program, site, axes)) is not None]
         whole = [one for one in summed if one.site.phase == Phase.FORWARD and not _is_cut_by_rows(program, one)]
-        meetings = [*_meetings(program, arguments)] if whole else []
+        gathered = [] if whole else [rows for site in program.inserted if (rows := _gathered_rows(program, site, axes))]
+        meetings = [*_meetings(program, arguments)] if whole or gathered else []
         if meetings:
-            yield from _finding(program, axes, meetings, summed, min(one.rows for one in whole))
+            rows = min(gathered or [one.rows for one in whole])
+            yield from _finding(program, axes, meetings, summed, rows, bool(whole))
 
 
 def _is_batch(program: Program, argument: Argument) -> bool:
@@ -82,24 +85,34 @@ def _is_batch(program: Program, argument: Argument) -> bool:
 
 
 def _finding(
-    program: Program, axes: frozenset[str], meetings: list[_Meeting], summed: list[_Summed], rows: int
+    program: Program,
+    axes: frozenset[str],
+    meetings: list[_Meeting],
+    summed: list[_Summed],
+    rows: int,
+    is_in_forward: bool,
 ) -> Iterator[Finding]:
     products = {one.site.key for one in summed}
     sites = [s for s in program.inserted if s.key in products or _is_of_rows(program, s, axes, rows)]
-    needed, now = _gathered_instead(program, axes, meetings, rows), sent(sites)
+    passes = 2 if is_in_forward and program.is_differentiated else 1
+    needed, now = _gathered_instead(program, axes, meetings, rows, passes), sent(sites)
     if _FAR_LESS * needed > now:
         return
     first, dims = meetings[0], _dims_of(program, meetings[0])
     over, line = ", ".join(sorted(axes)), program.origin(first.place.instruction)
     does, at = ("lookup in", "product with")[first.place.instruction.opcode != "gather"], f" at {line}" if line else ""
-    sentence = (
-        f"{program.named(first.batch)} is split over {over}, but no longer from its {does} "
-        f"{program.named(first.weight)} on: layers compute with the whole batch and sum or gather activations over "
-        f"{over}, {exact(now)} B; kept split, they would gather weights instead, and send at most {exact(needed)} B"
+    met = f"its {does} {program.named(first.weight)}"
+    what = (
+        f"but no longer from {met} on: layers compute with the whole batch and sum or gather activations over {over}, "
+        f"{exact(now)} B; kept split, they would gather weights instead"
+        if is_in_forward
+        else f"but gradients of what comes of {met} are not: the backward pass moves activations over {over}, "
+        f"{exact(now)} B; with these kept split, it would gather weights instead, as the forward pass does"
     )
+    sentence = f"{program.named(first.batch)} is split over {over}, {what}, and send at most {exact(needed)} B"
     advice = (
         f"constrain what the {does.split()[0]}{at} gives, x = jax.lax.with_sharding_constraint(x, {spec_text(dims)}): "
-        "what is made of it follows"
+        "what is made of it follows, and its gradient"
     )
     yield program.finding(
         "batch_made_whole",
@@ -193,13 +206,42 @@ def _cut_dim(program: Program, site: Site) -> int | None:
     return next((dim for dim, (a, b) in enumerate(zip(kept, site.result.dims, strict=False)) if a != b), None)
 
 
+def _gathered_rows(program: Program, site: Site, axes: frozenset[str]) -> int | None:
+    """Of a gather of the backward pass, for a product with a part of a weight that the forward pass gathers, how many
+    rows that has."""
+    over = set(site.transfer.axes or ())
+    if site.kind != Kind.ALL_GATHER or site.phase != Phase.BACKWARD or not over or not over <= axes:
+        return None
+    for use in program.uses(site):
+        if use.opcode not in PRODUCTS or use.number > 1:
+            continue
+        product = Place(known(use.instruction), use.computation)
+        weight = _argument(program, product, 1 - use.number, through=_CUTS)
+        columns, sizes = _columns(product, 1 - use.number), arrays(product.instruction.shape)[0].dims
+        if weight is not None and columns is not None and _is_gathered_forward(program, weight, over):
+            return prod(sizes) // prod(sizes[dim] for dim in columns)
+    return None
+
+
+def _is_gathered_forward(program: Program, weight: Argument, over: set[str]) -> bool:
+    gathers = (s for s in program.inserted if s.kind == Kind.ALL_GATHER and s.phase == Phase.FORWARD)
+    return any(
+        over <= set(site.transfer.axes or ()) and program.argument_of(*operand, through=_MOVES | _CUTS) == weight
+        for site in gathers
+        if (operand := program.moving(site)) is not None
+    )
+
+
 def _is_of_rows(program: Program, site: Site, axes: frozenset[str], rows: int) -> bool:
-    """It reduces or gathers something of every row of the whole batch, such as the norms of rows."""
+    """It reduces, gathers or exchanges something of every row of the whole batch, such as the norms of rows."""
     over, operand = set(site.transfer.axes or ()), program.moving(site)
     is_in_pass = bool(over) and over <= axes and site.phase in _BOTH
-    if not is_in_pass or operand is None or site.result.dtype in _NUMBERS or rows == 1 or site.result.elements % rows:
+    if not is_in_pass or operand is None or site.result.dtype in _NUMBERS or rows == 1:
         return False
-    if site.transfer.kind == Kind.ALL_GATHER:
+    is_exchanged = site.kind == Kind.ALL_TO_ALL
+    if site.result.elements * ((site.transfer.group_size or 1) if is_exchanged else 1) % rows:
+        return False
+    if is_exchanged or site.kind == Kind.ALL_GATHER:
         return program.argument_of(*operand, through=_MOVES | _CUTS) is None
     return site.transfer.kind in _SUMS and program.flow.source(*operand).instruction.opcode == "reduce"
 
@@ -223,13 +265,15 @@ def _meetings(program: Program, batches: list[Argument]) -> Iterator[_Meeting]:
                 yield _Meeting(batch, weight, place)
 
 
-def _argument(program: Program, place: Place, number: int = 0) -> Argument | None:
+def _argument(
+    program: Program, place: Place, number: int = 0, through: frozenset[str] = _MOVES | _CUTS
+) -> Argument | None:
     """That an operand is, or is a part of."""
     operand = program.operand(place, number)
-    source = None if operand is None else program.flow.source(*operand, through=_MOVES | _CUTS)
+    source = None if operand is None else program.flow.source(*operand, through=through)
     if source is None or (source.instruction.opcode != "concatenate" and _JOINS not in source.instruction.tail):
         return None if source is None else program.argument_at(source)
-    return _argument(program, source)
+    return _argument(program, source, through=through)
 
 
 def _alone(program: Program, place: Place, number: int) -> Argument | None:
@@ -265,10 +309,11 @@ def _pins(program: Program, meetings: Iterable[_Meeting]) -> Iterator[PinOperand
             yield PinOperand(name, None, _dims_of(program, meeting), meeting.weight.whole(known(program.axes)))
 
 
-def _gathered_instead(program: Program, axes: frozenset[str], meetings: list[_Meeting], rows: int) -> Fraction:
+def _gathered_instead(
+    program: Program, axes: frozenset[str], meetings: list[_Meeting], rows: int, passes: int
+) -> Fraction:
     """At most: each split weight gathered for each pass, gradients summed, and the rows that the batch first becomes
     moved to where they belong."""
-    passes = 2 if program.is_differentiated else 1
     tables = {meeting.weight.number: meeting.weight for meeting in meetings}
     read = [_argument(program, place, number) for place in _forward(program) for number in (0, 1)]
     batches = [meeting.batch for meeting in meetings]

@@ -1,5 +1,6 @@
 """A batch that is whole after its first weight, where tables and weights are split over its axis too."""
 
+from dataclasses import replace
 from functools import cache
 
 import jax
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.compiles
 CPU = "cpu:8"
 MESH = {"data": 4, "model": 2}
 TWO = {"table": ("model", "data"), "up": ("data", "model"), "down": ("model", "data")}
+FSDP = {"table": ("data",), "up": ("data",), "down": ("data",)}
 ROWS = {"table": (None, "data"), "up": ("data",), "down": ("data",)}
 MEGATRON = {"table": ("model",), "up": (None, "model"), "down": ("model",)}
 
@@ -69,7 +71,7 @@ def step(mesh, enter, specs, pin=(), batch=32, tokens=("data",), trains=True):
 @cache
 def program(target, enter, spec, **options):
     mesh, place = mesh_on(target, **MESH), parse_target(target)
-    specs = {"two": TWO, "rows": ROWS, "megatron": MEGATRON}[spec]
+    specs = {"two": TWO, "fsdp": FSDP, "rows": ROWS, "megatron": MEGATRON}[spec]
     function, args = step(mesh, enter, specs, **options)
     return inspection.read_program(function, args, mesh, place, source="step", until_dumped=place.platform == "tpu")
 
@@ -83,6 +85,7 @@ def sent(program):
     [
         (CPU, look_up, "two", True),
         (CPU, look_up, "two", False),
+        (CPU, look_up, "fsdp", True),
         (CPU, take, "rows", True),
         (CPU, one_hot, "two", True),
         (CPU, patches, "two", True),
@@ -113,6 +116,17 @@ def test_the_constraint_is_tried_at_the_lookup_and_gives_what_one_written_there_
     assert finding.proof.pays and finding.proof.after.wire_bytes == sent(
         program(CPU, enter, spec, trains=True, pin=("data",))
     )
+
+
+def test_of_sharded_weights_the_backward_pass_alone_moves_activations_where_no_constraint_keeps_gradients_split():
+    found = program(CPU, look_up, "fsdp", trains=True)
+    (finding,) = [f for f in diagnosis.of(found).findings if f.kind == "batch_made_whole"]
+    assert "but gradients of what comes of its lookup in weights['table']" in finding.sentence
+    assert {str(t.phase) for t in finding.transfers} == {"backward"}
+    # The forward pass by itself needs no word, and where the constraint saves nothing, it is not advised.
+    assert "batch_made_whole" not in kinds(diagnosis.of(program(CPU, look_up, "fsdp", trains=False)))
+    idle = replace(found, attempt=lambda _: found)
+    assert "batch_made_whole" not in kinds(diagnosis.of(idle, prove=True))
 
 
 @pytest.mark.parametrize(
