@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -140,7 +141,9 @@ def start(work: Work, prepare: Callable[[], None] | None = None) -> tuple[Starte
       prepare: called in each of them before anything is restored; to be found by its name.
     """
     context = get_context("forkserver")
-    context.set_forkserver_preload([__name__, work.make.__module__])
+    # JAX would import its plugins and what lowers a program in each process.
+    late = [*(each.value for each in entry_points(group="jax_plugins")), "jaxlib.mlir.dialects.mhlo"]
+    context.set_forkserver_preload([__name__, work.make.__module__, *late])
     port, started = free_port(), list[Started]()
     for rank in range(work.processes):
         here, there = context.Pipe(duplex=False)

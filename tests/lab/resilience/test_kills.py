@@ -56,23 +56,29 @@ def check(found, expected, times):
     assert any(life.newest for life in found)
 
 
-def test_47_kills_of_a_process_that_saves_load_nothing_torn(tmp_path):
-    work = Work(tmp_path / "killed", steps=60, every=1, cache=tmp_path / "cache", make=Arrays)
-    expected = uninterrupted(replace(work, folder=tmp_path / "whole", every=1000))
-    check(killed(work, 47, start_s=0.3, run_s=0.2), expected, 47)
+def work_in(folder, **chosen):
+    return Work(folder / "killed", cache=folder / "cache", **chosen)
 
 
-def test_3_kills_of_two_processes_load_nothing_torn_and_losses_are_those_without_a_failure(tmp_path):
-    work = Work(tmp_path / "killed", processes=2, steps=30, cache=tmp_path / "cache")
-    expected = uninterrupted(replace(work, folder=tmp_path / "whole", steps=30, every=1000))
-    check(killed(work, 3), expected, 3)
+def losses_without_a_failure(work):
+    return uninterrupted(replace(work, folder=work.folder.with_name("whole"), every=1000))
+
+
+def test_50_kills_of_two_processes_that_save_all_the_time_load_nothing_torn(tmp_path):
+    work = work_in(tmp_path, processes=2, steps=60, every=1, make=Arrays)
+    check(killed(work, 50, start_s=0.2, run_s=0.15), losses_without_a_failure(work), 50)
 
 
 @long
 def test_200_kills_of_two_processes_load_nothing_torn(tmp_path):
-    work = Work(tmp_path / "killed", processes=2, steps=40, cache=tmp_path / "cache")
-    expected = uninterrupted(replace(work, folder=tmp_path / "whole", every=1000))
-    check(killed(work, 200), expected, 200)
+    work = work_in(tmp_path, processes=2)
+    check(killed(work, 200), losses_without_a_failure(work), 200)
+
+
+@long
+def test_50_kills_of_four_processes_load_nothing_torn(tmp_path):
+    work = work_in(tmp_path, processes=4, axes="fsdp=2,tensor=2")
+    check(killed(work, 50), losses_without_a_failure(work), 50)
 
 
 def full():

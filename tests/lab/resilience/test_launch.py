@@ -94,17 +94,17 @@ def build(mesh):
 """
 
 
-def test_ledger_of_two_processes_is_that_of_one(tmp_path):
+@pytest.mark.compiles
+def test_ledger_of_two_processes_is_that_of_one(lab, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "step.py").write_text(STEP)
-    inspect = ["lab.cli", "inspect", "step.py:build", "--mesh", "data=2,tensor=2", "--json", "--target"]
-    ledgers = []
-    for before, target in (([*LAUNCH, "-n", "2", "--devices", "2", "--logs", "logs", "--"], "attached"), ([], "cpu:4")):
-        command = [*before, sys.executable, "-m", *inspect, target]
-        environ = os.environ | {"JAX_PLATFORMS": "cpu"}
-        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, env=environ)
-        assert ended.returncode == 0, ended.stderr
-        ledgers.append(json.loads(ended.stdout)["transfers"])
-    several, one = ledgers
+    inspect = ["inspect", "step.py:build", "--mesh", "data=2,tensor=2", "--json", "--target"]
+    launched = [*LAUNCH, "-n", "2", "--devices", "2", "--logs", "logs", "--", sys.executable, "-m", "lab.cli", *inspect]
+    environ = os.environ | {"JAX_PLATFORMS": "cpu"}
+    ended = subprocess.run([*launched, "attached"], capture_output=True, text=True, timeout=120, env=environ)
+    assert ended.returncode == 0, ended.stderr
+    several = json.loads(ended.stdout)["transfers"]
+    one = json.loads(lab(*inspect, "cpu:4").out)["transfers"]
     links = {axis: transfer.pop("link") for transfer in several for axis in transfer["axes"]}
     for transfer in one:
         transfer.pop("link")
