@@ -23,6 +23,8 @@ from lab.meshes.axes import FSDP, TENSOR
 from lab.resilience.kills import Life, detected_s, killed, uninterrupted
 from lab.resilience.worker import Work
 
+ELSEWHERE = f"{TENSOR}=4"
+"""A mesh of one process."""
 OTHER_MESH = 1e-5
 """Relative difference of losses on another mesh, in float32, where sums come in another order: as in trainings under
 different layouts."""
@@ -106,7 +108,7 @@ def _elsewhere(whole: Work, expected: dict[int, float]) -> tuple[tuple[float, fl
     """Half of the steps again, from what several processes saved, by one process on a mesh of another axis."""
     steps = whole.steps // 2 // whole.every * whole.every
     uninterrupted(replace(whole, folder=whole.folder / "half", steps=steps))
-    other = replace(whole, folder=whole.folder / "half", processes=1, axes=f"{TENSOR}={2 * whole.processes}")
+    other = replace(whole, folder=whole.folder / "half", processes=1, axes=ELSEWHERE)
     return tuple((loss, expected[step]) for step, loss in uninterrupted(other).items())
 
 
@@ -125,7 +127,7 @@ def answer(assumed: Kills) -> tuple[Row, ...]:
         Row("hangs of over a minute", sum(life.hung for life in found.lives), predicted=0),
         Row("steps with a loss", steps),
         Row("equal to those without a failure, to the bit", sum(a == b for a, b in found.losses), "", steps),
-        Row(f"largest difference on {TENSOR}={2 * assumed.processes} in one process", found.on_another_mesh),
+        Row(f"largest difference on {ELSEWHERE} in one process", found.on_another_mesh),
         Row("a process ends after another was killed", found.after_kill_s, "s"),
         Row("a process ends after another hangs", found.after_stop_s, "s", predicted=float(assumed.heartbeat_s)),
         Row("from a start to the restored state", _median(found.restarts, "restored"), "s"),

@@ -13,9 +13,14 @@ from lab.measure.prediction import predicted
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
-from lab.meshes.targets import parse_target
+from lab.meshes.targets import Target, parse_target
 from lab.report.diagnosis import diagnosis_text
+from lab.report.restart import restart_text
 from lab.report.seconds import prediction_text
+from lab.resilience.loss import Loss
+from lab.resilience.restart import restarts
+from lab.resilience.survey import Survey, surveyed
+from lab.resilience.tiers import Failures, Machine, parse_rate
 from tests.paths import ROOT
 
 pytestmark = pytest.mark.compiles
@@ -41,13 +46,15 @@ def said(name: str, folder) -> str:
     return diagnosis_text(diagnosis.of(program(name, folder)))
 
 
-def program(name: str, folder) -> Program:
+TARGET, AXES = parse_target("gpu:h100:16x8"), Axes.parse("fsdp=16,tensor=8")
+
+
+def program(name: str, folder, axes: Axes = AXES, target: Target = TARGET) -> Program:
     if not plugins.installed("gpu"):
         pytest.skip("the GPU plugin is not installed")
     path = folder / name
     path.write_text(f"# {name}\n{dict(PROGRAM.findall(README))[name]}")
-    target = parse_target("gpu:h100:16x8")
-    mesh = make_mesh(target, Axes.parse("fsdp=16,tensor=8"))
+    mesh = make_mesh(target, axes)
     step, args = builder(f"{path}:build")(mesh)
     return read_program(step, args, mesh, target, source=f"{name}:build")
 
@@ -70,10 +77,27 @@ def test_the_model_of_flax_in_the_readme_sends_what_is_printed_below_it(tmp_path
     assert verdict(shown) == verdict(found)
 
 
-@pytest.mark.skipif(
+as_compiled = pytest.mark.skipif(
     not jax.__version__.startswith("0.10."), reason="the README shows what the compiler of jax 0.10 gives"
 )
+
+
+@as_compiled
 def test_the_seconds_in_the_readme_are_those_of_its_program(tmp_path):
     shown = README.partition("$ lab time step.py:build --mesh fsdp=16,tensor=8 --target gpu:h100:16x8\n")[2]
     found = prediction_text(predicted(program("step.py", tmp_path))).splitlines()
     assert shown.partition("\n```")[0].splitlines() == [line for line in found if not line.startswith("paths are")]
+
+
+@as_compiled
+def test_the_meshes_in_the_readme_that_remain_without_half_of_the_devices_are_those_of_its_program(tmp_path):
+    shown = README.partition(f"$ lab restart step.py:build --mesh {AXES} --target {TARGET} --lose 64 --store 25GB/s\n")[
+        2
+    ]
+    machine = Machine(TARGET, Failures.parse("50000h"), parse_rate("25GB/s"), 300.0)
+
+    def compiled(axes: Axes, target: Target) -> Survey:
+        return surveyed(program("step.py", tmp_path, axes, target))
+
+    found = restarts("step.py:build", AXES, machine, [Loss.parse("64")], compiled, lambda *_: ())
+    assert shown.partition("\n```")[0] == restart_text(found)

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import click
 
-from lab.cli import options
+from lab.cli import options, running
 from lab.cli.output import print_json, print_text
 from lab.cli.programs import programs
 from lab.cli.progress import stages
 from lab.compile import sources
-from lab.compile.other_process import other_process
+from lab.compile.other_process import Call, Stage, other_process
+from lab.core.files import write_whole
 from lab.core.known import known
+from lab.diagnosis.remedy import Donate, NotApplicable
 from lab.harness import registry, suite
+from lab.harness.experiment import Experiment, Run
+from lab.harness.result import Result
 from lab.meshes.axes import Axes, TypedAxes
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target, check_size
 from lab.report.restart import restart_text
 from lab.resilience.loss import Loss
-from lab.resilience.restart import restarts
+from lab.resilience.meshes import other_splits, replica_axes
+from lab.resilience.restart import LeverJson, restarts
 from lab.resilience.survey import Survey, surveyed
 from lab.resilience.tiers import Failures, Machine, parse_rate, parse_seconds
 
@@ -27,6 +36,9 @@ LOSS = options.Parsed("loss", Loss.parse)
 FAILURES = options.Parsed("failures", Failures.parse)
 RATE = options.Parsed("rate", parse_rate)
 SECONDS = options.Parsed("seconds", partial(parse_seconds, option="--restart"))
+
+MOST_SPLITS = 4
+"""Other meshes that are compiled where a program does not fit."""
 
 
 @click.command()
@@ -59,6 +71,7 @@ SECONDS = options.Parsed("seconds", partial(parse_seconds, option="--restart"))
     default="300s",
     help="From a failure until the state is loaded: detection, a new start, compilation; 300s by default.",
 )
+@options.html
 @options.as_json
 def restart(
     source: str,
@@ -68,6 +81,7 @@ def restart(
     failures: Failures,
     store: float,
     restart_s: float,
+    html: Path | None,
     as_json: bool,
 ) -> int:
     """Say before a failure what remains after it.
@@ -101,11 +115,50 @@ def restart(
             sized = resized(run.experiment.parameters, mesh, axes)
             return call(surveyed_by_name, source, run.style, sized, axes, part)
 
-        found = restarts(source, mesh, machine, losses, compiled)
+        def levers(axes: Axes, part: Target) -> Iterator[LeverJson]:
+            if run is None:
+                return _of_program(source, axes, part, stage, call)
+            from lab.resilience.experiments import resized
+
+            sized = replace(run.experiment, parameters=resized(run.experiment.parameters, mesh, axes))
+            return _of_experiment(run._replace(experiment=sized, target=part, axes=axes), call)
+
+        found = restarts(source, mesh, machine, losses, compiled, levers)
+    if html:
+        from lab.report.html.restart import page
+
+        write_whole(html, page(found))
     if as_json:
         print_json(found)
     else:
         print_text(restart_text(found))
-    return (
-        0 if all(any(one.fits is not False and not one.refused for one in loss.meshes) for loss in found.losses) else 1
-    )
+    return 0 if all(any(one.can_go_on for one in loss.meshes) for loss in found.losses) else 1
+
+
+def _of_program(source: str, axes: Axes, target: Target, stage: Stage, call: Call) -> Iterator[LeverJson]:
+    """What can be changed without a word of the program: what it donates, and its mesh."""
+    kept = ("donated state", axes, (Donate(),))
+    others = [(f"mesh {mesh}", mesh, ()) for mesh in other_splits(axes, replica_axes(axes, ()))]
+    for change, mesh, remedy in (kept, *others[:MOST_SPLITS]):
+        try:
+            survey = programs(source, TypedAxes(mesh), target, stage, call, surveyed, remedy=remedy)[0]
+        except NotApplicable:
+            continue
+        except UsageError:
+            yield LeverJson(change, None, False)
+        else:
+            yield LeverJson(change, survey.peak, survey.fits is True)
+
+
+def _of_experiment(run: Run[Experiment], call: Call) -> Iterator[LeverJson]:
+    """What `lab fit` compiles: recomputation, offloading, more micro-batches, other meshes."""
+    from lab.harness.fit import fitting
+
+    def compiled(parameters: Any, axes: Axes, words: str) -> Result:
+        sized = replace(run.experiment, parameters=parameters)
+        return running.result(call, run._replace(experiment=sized, axes=axes), [run.target])
+
+    found = fitting.fit(run, {}, compiled)
+    for one in found.tries:
+        if one.changes and one.compiled:
+            yield LeverJson(fitting.words(one.changes), one.peak, one.fits(found.pool))

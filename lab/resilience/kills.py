@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from lab.core.known import known
+from lab.core.units import count
+from lab.meshes.errors import UsageError
 from lab.resilience.checkpoints import committed
-from lab.resilience.worker import Event, Work, kill, listen, never, start
+from lab.resilience.worker import CLOCK_S, Event, Work, kill, listen, never, start
 
 
 @dataclass(frozen=True)
@@ -92,14 +94,21 @@ def _life(work: Work, saves: int, wait_s: float) -> Life:
 
 
 def uninterrupted(work: Work) -> Mapping[int, float]:
-    """The loss of each step of the same training without a failure."""
+    """The loss of each step of the same training without a failure.
+
+    Raises:
+      UsageError: it hangs.
+    """
     started = start(work)
     try:
         heard, hung = listen(started[0], never)
     finally:
         kill(started)
     if hung:
-        raise TimeoutError(f"a training of {work.steps} steps said nothing for too long")
+        raise UsageError(
+            f"a training of {count(work.steps, 'step')} said nothing for {CLOCK_S:.0f} s, expected a step; it "
+            "hangs, or the machine is busy: try it when that is idle"
+        )
     return {event.step: event.said for event in heard if event.what == "step"}
 
 
@@ -108,7 +117,7 @@ def detected_s(work: Work, number: signal.Signals) -> float:
     where a host dies and its kernel closes its sockets, or SIGSTOP, as where it hangs and keeps them.
 
     Raises:
-      TimeoutError: it does not end.
+      UsageError: it does not end.
     """
     started = start(work)
     try:
@@ -120,7 +129,10 @@ def detected_s(work: Work, number: signal.Signals) -> float:
     finally:
         kill(started)
     if hung:
-        raise TimeoutError(f"a process still waits {found:.0f} s after another got {number.name}")
+        raise UsageError(
+            f"a process still waits {found:.0f} s after another got {number.name}, expected it to end after the "
+            f"heartbeat of {work.heartbeat_s} s; try it when the machine is idle"
+        )
     return found
 
 

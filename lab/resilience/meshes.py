@@ -40,6 +40,16 @@ def remaining_meshes(axes: Axes, first: Collection[str], target: Target, devices
     return found or _with_smaller(axes, set(axes.names).difference(first), target, devices)
 
 
+def other_splits(axes: Axes, first: Collection[str]) -> list[Axes]:
+    """Meshes of as many devices with an axis of `first` smaller by its least factor, and another one as much larger."""
+    pairs = [(name, to) for name in axes.names if name in first and axes[name] > 1 for to in axes.names if to != name]
+    least = {name: next(n for n in range(2, axes[name] + 1) if axes[name] % n == 0) for name, _ in pairs}
+    return [
+        Axes.of(axes.shape | {name: axes[name] // least[name], to: axes[to] * least[name]})
+        for name, to in sorted(pairs, key=lambda pair: pair[1] in first)
+    ]
+
+
 def _with_smaller(axes: Axes, names: Collection[str], target: Target, devices: int) -> list[Remaining]:
     meshes = [
         Axes.of(axes.shape | {name: size})

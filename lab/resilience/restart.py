@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final, Literal
 
 import numpy as np
@@ -22,12 +23,22 @@ MOST_COMPILED, MOST_TRIED = 2, 6
 
 
 @dataclass(frozen=True)
+class LeverJson:
+    """A change of a step that does not fit, as compiled on the same devices: peak is null where it is refused."""
+
+    change: str
+    peak: int | None
+    fits: bool
+
+
+@dataclass(frozen=True)
 class MeshJson:
     """A mesh after a loss.
 
     Attributes:
       refused: why the step does not build or compile on it; then the rest is null.
       fits: null where nobody knows the memory; lever: what to do where it does not fit.
+      levers: what was compiled then, up to the first that fits.
       batch: over that before the loss; rate: work a second over that before, null where no rates say it.
       store_s: to load what is gone from the store.
     """
@@ -46,6 +57,12 @@ class MeshJson:
     restore: Restore | None = None
     store_s: float | None = None
     plan: Plan | None = None
+    levers: tuple[LeverJson, ...] = ()
+
+    @property
+    def can_go_on(self) -> bool:
+        """It fits or nobody knows, or one of its levers does."""
+        return self.refused is None and (self.fits is not False or any(lever.fits for lever in self.levers))
 
 
 @dataclass(frozen=True)
@@ -70,16 +87,23 @@ class RestartJson:
 
 
 Compile = Callable[[Axes, Target], Survey]
+Levers = Callable[[Axes, Target], Iterable[LeverJson]]
 
 
-def restarts(source: str, axes: Axes, machine: Machine, losses: Sequence[Loss], compile: Compile) -> RestartJson:
+def restarts(
+    source: str, axes: Axes, machine: Machine, losses: Sequence[Loss], compile: Compile, levers: Levers
+) -> RestartJson:
     """Compiles the step on its mesh, and on a few of those that remain after each loss; a mesh once.
+
+    Args:
+      levers: changes of the step on a mesh where it does not fit, each compiled when it is asked for.
 
     Raises:
       UsageError: the step does not compile on its own mesh, or a loss is none of its machine.
     """
     lost = [one.lost(machine.target) for one in losses]
     whole, known = compile(axes, machine.target), dict[Axes, Survey | UsageError]()
+    pulled = cache(lambda mesh, target: tuple(_until_one_fits(levers(mesh, target))))
     before = _surveyed(axes, machine.target, 0, whole, whole, machine)
 
     def tried(mesh: Axes, target: Target) -> Survey | UsageError:
@@ -107,9 +131,17 @@ def restarts(source: str, axes: Axes, machine: Machine, losses: Sequence[Loss], 
             old = {each.name: each for each in whole.state}
             pairs = [(old[each.name], each) for each in survey.state if each.name in old]
             moved = restore(pairs, axes, one.axes, kept_devices(axes, one.axes, gone), gone)
-            meshes.append(replace(row, restore=moved, store_s=moved.gone / machine.store_bytes_per_s))
+            tries = pulled(one.axes, one.target) if row.fits is False else ()
+            meshes.append(replace(row, restore=moved, store_s=moved.gone / machine.store_bytes_per_s, levers=tries))
         found.append(LossJson(str(loss), count, tuple(meshes)))
     return RestartJson(SCHEMA, source, str(machine.target), before, whole.unplaced, tuple(found))
+
+
+def _until_one_fits(levers: Iterable[LeverJson]) -> Iterator[LeverJson]:
+    for lever in levers:
+        yield lever
+        if lever.fits:
+            return
 
 
 def _surveyed(axes: Axes, target: Target, idle: int, found: Survey, whole: Survey, machine: Machine) -> MeshJson:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.meshes import plugins
 from tests.json_keys import valid
 from tests.lab.cli.test_cli import assert_refused
 
@@ -57,6 +58,26 @@ def test_the_table_names_losses_and_refusals(lab, step):
     assert answer.status == 0, answer.err
     for part in ("2 devices lost", "4 devices lost", "data=3,tensor=2 is refused", "from store", "goodput"):
         assert part in answer.out
+
+
+LARGE = STEP.replace("(64, 128)", "(1 << 16, 1 << 17)").replace("(32, 64)", "(1 << 13, 1 << 16)")
+
+
+@pytest.mark.compiles
+@pytest.mark.skipif(not plugins.installed("gpu"), reason="the GPU plugin is not installed")
+def test_what_makes_a_step_fit_on_the_devices_that_remain_is_compiled(lab, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("step.py").write_text(LARGE.replace(", donate_argnums=(0, 1)", ""))
+    asked = ("restart", "step.py:build", "--mesh", "data=2,tensor=2", "--target", "gpu:h100:1x4", "--store", "25GB/s")
+    answer = lab(*asked, "--lose", "2", "--json", "--html", "page.html")
+    (mesh,) = valid("restart", answer.out)["losses"][0]["meshes"]
+    # In and out lie w and m, half of each on a device: 4 x 17.2 GB; donated they lie there once.
+    state = 2 * (1 << 33) * 4 // 2
+    (donated,) = mesh["levers"]
+    assert answer.status == 0 and mesh["fits"] is False and mesh["peak"] >= 2 * state
+    assert donated["change"] == "donated state" and donated["fits"] and state < donated["peak"] < mesh["peak"]
+    page = Path("page.html").read_text()
+    assert "a mesh remains after each loss" in page and "with a lever" in page
 
 
 @pytest.mark.parametrize(

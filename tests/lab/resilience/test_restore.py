@@ -9,7 +9,7 @@ from lab.meshes.axes import Axes
 from lab.meshes.targets import parse_target
 from lab.redistribution.bound import least_bytes_together
 from lab.redistribution.placement import Array, Placement
-from lab.resilience.meshes import kept_devices, remaining_meshes, replica_axes
+from lab.resilience.meshes import kept_devices, other_splits, remaining_meshes, replica_axes
 from lab.resilience.restore import Restore, StateArray, restore
 
 F32 = 4
@@ -100,3 +100,14 @@ def test_another_axis_shrinks_where_no_replica_is_left():
 def test_without_names_the_batch_says_which_axis_shrinks():
     axes = Axes.parse("x=4,y=2")
     assert replica_axes(axes, ("y",)) == ("y",) and replica_axes(axes, ()) == ("x", "y")
+
+
+def test_other_splits_have_as_many_devices_and_fewer_replicas():
+    axes = Axes.parse("data=4,fsdp=3,tensor=2")
+    found = [str(one) for one in other_splits(axes, ("data", "fsdp"))]
+    assert found == [
+        "data=2,fsdp=3,tensor=4",
+        "data=4,fsdp=1,tensor=6",
+        "data=2,fsdp=6,tensor=2",
+        "data=12,fsdp=1,tensor=2",
+    ]
