@@ -1,13 +1,18 @@
 """`lab upgrade`: the same program under other flags, and under another release."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
+from fractions import Fraction
 
 import jax
 import pytest
 
+from lab.cli.upgrade import upgrade as command_upgrade
 from tests.long_tests import long
+from tests.paths import ROOT
 
 STEP = """
 import jax, jax.numpy as jnp
@@ -80,6 +85,18 @@ def test_a_compiled_text_is_no_program_that_another_release_could_compile(lab, t
     (tmp_path / "step.hlo").write_text("HloModule step")
     answer = lab("upgrade", "step.hlo", "--with", "jax==0.11.2")
     assert answer.status == 2 and "step.hlo is compiled already" in answer.err
+
+
+def test_the_workflow_of_the_docs_has_fifteen_lines_at_most_and_gives_options_that_there_are():
+    workflow = (ROOT / "docs/upgrades.md").read_text().partition("```yaml\n")[2].partition("```")[0]
+    step, release = re.search('STEP: "(.*?)"', workflow)[1], re.search(r"JAX: ([\d.]+)", workflow)[1]
+    command = re.search(r"run: lab upgrade (.*)", workflow)[1].replace("$STEP", step).replace("$JAX", release)
+    given = command_upgrade.make_context("upgrade", shlex.split(command)).params
+    assert len(workflow.splitlines()) <= 15 and (given["source"], given["allowed"]) == (
+        "train/step.py:build",
+        Fraction(1, 100),
+    )
+    assert [str(each) for each in given["wanted"]] == [f"jax=={release}"] and str(given["target"]) == "gpu:h100:16x8"
 
 
 @long
