@@ -159,8 +159,7 @@ def read_changed(
     import jax
 
     mesh = mesh_of(jax.tree.leaves(args)) or mesh
-    with jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else nullcontext():
-        found = _traced(program, args, source) if traced is None else traced
+    found = staged(program, args, mesh, source) if traced is None else traced
     return _changed(found, mesh, target, source, until_dumped, remedy)
 
 
@@ -363,6 +362,22 @@ def _compiled_again(
 def _of_jax(stage: Any) -> Any:
     """JAX's own stage of one that `flax.nnx.jit` wraps."""
     return next((getattr(stage, name) for name in ("traced", "lowered", "compiled") if hasattr(stage, name)), stage)
+
+
+def staged(program: Any, args: tuple[Any, ...], mesh: Any, source: str) -> Any:
+    """JAX's own stage of a program: traced, where it was not lowered or compiled before, or only lowers.
+
+    Raises:
+      UsageError: as `read_program`.
+    """
+    import jax
+
+    mesh = mesh_of(jax.tree.leaves(args)) or mesh
+    program = _of_jax(program)
+    if isinstance(program, jax.stages.Lowered | jax.stages.Compiled):
+        return program
+    with jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else nullcontext():
+        return _traced(program, args, source)
 
 
 def _traced(function: Any, args: tuple[Any, ...], source: str) -> Any:

@@ -1,0 +1,126 @@
+"""Compiles a family's program at one size and measures it, in a process of its own; what was measured is kept on disk by
+the program's text, so that no program is compiled twice."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from lab.compile import inspection, sources
+from lab.compile.other_process import Stage
+from lab.core import codec
+from lab.core.files import write_whole
+from lab.diagnosis.program import Program
+from lab.laws.family import Built, Family, built
+from lab.laws.measurement import Argument, Measurement, Refusal, products, sites
+from lab.meshes.errors import UsageError
+from lab.meshes.platforms import Platform
+
+CACHE = "LAB_CACHE"
+"""The environment variable that names another folder."""
+_FORMAT = 1
+
+
+def measured(stage: Stage, family: Family, sizes: Mapping[str, int]) -> Measurement | Refusal:
+    """What a compile at these sizes tells, or why there is none."""
+    import time
+
+    import jax
+
+    from lab.compile import shapes_only
+    from lab.laws import splits
+
+    shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    try:
+        with stage(f"building {family.source} with {shown}"):
+            program = built(family, sizes)
+            with sources.users_code(family.source), shapes_only.callbacks_compile():
+                staged = inspection.staged(program.function, program.args, program.mesh, family.source)
+                traced = staged if isinstance(staged, jax.stages.Traced) else None
+                lowered = staged if traced is None else _lowered(traced, program.mesh)
+        kept = _kept(lowered, program)
+        if kept.is_file():
+            with suppress(UsageError, msgspec.DecodeError, OSError):
+                return codec.from_json(Measurement, msgspec.json.decode(kept.read_bytes()))
+        began = time.perf_counter()
+        with stage(f"compiling {family.source} with {shown}"), sources.compiler(family.source, program.target):
+            found = inspection.read_program(
+                lowered,
+                (),
+                program.mesh,
+                program.target,
+                source=family.source,
+                until_dumped=program.target.platform == Platform.TPU,
+                traced=traced,
+            )
+        asked = splits.asked(program.args, traced.jaxpr if traced is not None else None)
+        result = replace(_of(found, program.args, lowered), splits=asked, seconds=time.perf_counter() - began)
+    except UsageError as refusal:
+        return Refusal(str(refusal))
+    with suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(kept, codec.to_text(result))
+    return result
+
+
+def _lowered(traced: Any, mesh: Any) -> Any:
+    import jax
+
+    with jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else nullcontext():
+        return traced.lower()
+
+
+def _kept(lowered: Any, program: Built) -> Path:
+    """Where the measurement of this text, compiled by this compiler, is kept."""
+    import jax
+    import jaxlib
+
+    made_of = (
+        str(_FORMAT),
+        jax.__version__,
+        jaxlib.__version__,
+        os.environ.get("XLA_FLAGS", ""),
+        os.environ.get("LIBTPU_INIT_ARGS", ""),
+        str(program.target),
+        str(dict(program.mesh.shape)),
+        lowered.as_text(debug_info=True),
+    )
+    name = hashlib.sha256("\0".join(made_of).encode()).hexdigest()
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get(CACHE) or Path(home) / "sharding-lab") / "laws" / f"{name}.json"
+
+
+def _of(program: Program, args: Any, lowered: Any) -> Measurement:
+    ledger = program.ledger
+    return Measurement(
+        tuple(sites(ledger)),
+        tuple(products(program)),
+        tuple(_arguments(args, lowered)),
+        (),
+        ledger.flops,
+        ledger.memory,
+        ledger.notes,
+        ledger.is_complete,
+    )
+
+
+def _arguments(args: Any, lowered: Any) -> list[Argument]:
+    """Those that the compiled program takes: JAX leaves out what nothing uses."""
+    import jax
+
+    kept = lowered._lowering.compile_args["kept_var_idx"]  # JAX tells it in no other way before it compiles.
+    found = []
+    for number, (path, leaf) in enumerate(jax.tree.leaves_with_path(args)):
+        if number in kept:
+            sharding = getattr(leaf, "sharding", None)
+            local = sharding.shard_shape(leaf.shape) if sharding is not None else leaf.shape
+            found.append(Argument(jax.tree_util.keystr(path), prod(local) * jax.numpy.dtype(leaf.dtype).itemsize))
+    return found

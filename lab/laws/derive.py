@@ -1,0 +1,369 @@
+"""From a family of programs to its law: which sizes to compile, one after the other, until no term can be two
+things. Imports no JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import prod
+from typing import Generic, TypeVar
+
+from lab.core.ledger import wire_bytes
+from lab.laws import formula
+from lab.laws.bundles import Bundle, Measured, Subject, grown, items_at, merged
+from lab.laws.interpolation import Grid, Missing, NoLaw, Point, solved
+from lab.laws.law import Compiled, Condition, Law, Products, Refused, Term, Variable
+from lab.laws.measurement import Measurement, Refusal, Site
+from lab.laws.polynomial import Polynomial, collected, monomial, value, variables
+from lab.laws.transfers import TransferLaw, arguments, products, transfers
+from lab.meshes.axes import Axes
+from lab.meshes.errors import UsageError
+
+Measure = Callable[[Sequence[Mapping[str, int]]], Sequence[Measurement | Refusal]]
+"""Measures a program at several assignments of sizes."""
+FACTORS = (Fraction(2), Fraction(4), Fraction(3), Fraction(8), Fraction(1, 2), Fraction(5))
+"""What a variable is multiplied with, in this order."""
+MOST_COMPILES = 80
+I = TypeVar("I")  # noqa: E741
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where the search begins.
+
+    Attributes:
+      sizes: the first value of each variable.
+      mesh: all axes, with the degrees of those that are not varied.
+      fixed: sizes that are not varied.
+    """
+
+    sizes: Mapping[str, int]
+    mesh: Axes
+    fixed: Mapping[str, int | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class About:
+    """What a law says of where it is from."""
+
+    source: str
+    target: str
+    platform: str
+    style: str | None
+    compiler: str
+
+
+@dataclass
+class _Search:
+    """What was measured so far."""
+
+    start: Start
+    measure: Measure
+    most: int
+    measured: dict[Point, Measurement | Refusal] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.start.sizes)
+
+    @property
+    def first(self) -> Point:
+        return tuple(self.start.sizes.values())
+
+    def sizes(self, point: Point) -> dict[str, int]:
+        return dict(zip(self.names, point, strict=True))
+
+    def points(self) -> list[Point]:
+        return [point for point, found in self.measured.items() if isinstance(found, Measurement)]
+
+    def compile(self, points: Iterable[Point]) -> None:
+        new = [point for point in dict.fromkeys(points) if point not in self.measured]
+        self.measured |= dict(zip(new, self.measure([self.sizes(point) for point in new]), strict=True))
+
+    def values(self, i: int) -> tuple[int, ...]:
+        """Of one variable, without those at which the program is refused."""
+        first = self.first[i]
+        scaled = [first * factor for factor in FACTORS if (first * factor).denominator == 1]
+        least = 2 if self.names[i] in self.start.mesh.names else 1
+        some = [int(size) for size in scaled if size >= least]
+        return (first, *(v for v in some if not isinstance(self.measured.get(self.along(i, v)), Refusal)))
+
+    def along(self, i: int, value: int) -> Point:
+        return (*self.first[:i], value, *self.first[i + 1 :])
+
+    def grid(self) -> Grid:
+        return Grid(self.names, tuple(self.values(i) for i in range(len(self.names))))
+
+
+def derived(about: About, start: Start, measure: Measure, most: int = MOST_COMPILES) -> tuple[Law, Measured]:
+    """The law of a program, with what was measured for it.
+
+    Raises:
+      UsageError: it does not build at the first sizes, or at no other value of a variable.
+    """
+    search = _Search(start, measure, most)
+    search.compile([search.first, *(search.along(i, search.values(i)[1]) for i in range(len(search.names)))])
+    found = search.measured[search.first]
+    if isinstance(found, Refusal):
+        shown = ", ".join(f"{name}={size}" for name, size in start.sizes.items())
+        raise UsageError(f"{about.source} is refused at the first sizes ({shown}): {found.reason}; set others by --set")
+    _change_each(about, search)
+    while True:
+        grid = search.grid()
+        sites = _laws(transfers(grid, search.points), search)
+        work = _laws(products(grid, search.points), search)
+        given = _laws(arguments(grid, search.points), search)
+        wanted = sites.missing | work.missing | given.missing
+        if not wanted:
+            break
+        search.compile(sorted(wanted)[: max(1, most - len(search.measured))])
+    return _law(about, search, sites, work, given), search.measured
+
+
+def _change_each(about: About, search: _Search) -> None:
+    """Has every variable compiled at two values.
+
+    Raises:
+      UsageError: there is but one.
+    """
+    while True:
+        wanted = []
+        for i, name in enumerate(search.names):
+            values = search.values(i)
+            if len(values) < 2:
+                refusals = [f for f in search.measured.values() if isinstance(f, Refusal)]
+                raise UsageError(
+                    f"{name} cannot be varied: {about.source} is refused at every other value ({refusals[-1].reason}); "
+                    "leave it out of --vary, or set another first value by --set"
+                )
+            wanted.append(search.along(i, values[1]))
+        if all(point in search.measured for point in wanted):
+            return
+        search.compile(wanted)
+
+
+@dataclass(frozen=True)
+class _Laws(Generic[I, T]):
+    """What was found of one subject."""
+
+    subject: Subject[I, T]
+    laws: Mapping[Bundle, T]
+    refused: Mapping[Bundle, str]
+    missing: frozenset[Point] = frozenset()
+
+
+def _laws(subject: Subject[I, T], search: _Search) -> _Laws[I, T]:
+    laws: dict[Bundle, T] = {}
+    refused: dict[Bundle, str] = {}
+    missing: set[Point] = set()
+    is_full = len(search.measured) >= search.most
+    waiting = grown((), subject, search.measured)
+    while waiting:
+        failed: dict[Bundle, str] = {}
+        for bundle in waiting:
+            try:
+                laws[bundle] = subject.law(items_at(bundle, subject, search.measured))
+            except Missing as these:
+                if is_full:
+                    failed[bundle] = f"a sum of so many terms that {search.most} compiles do not tell them apart"
+                missing |= set() if is_full else these.points
+            except NoLaw as why:
+                failed[bundle] = str(why)
+        joined = merged(list(failed), subject, search.measured)
+        if joined is None:
+            refused |= failed
+            break
+        waiting = joined
+    return _Laws(subject, laws, refused, frozenset(missing))
+
+
+def _law(
+    about: About,
+    search: _Search,
+    sites: _Laws[Site, TransferLaw],
+    work: _Laws,  # type: ignore[type-arg]
+    given: _Laws,  # type: ignore[type-arg]
+) -> Law:
+    terms = [_term(bundle, law, sites.subject, search) for bundle, law in sites.laws.items()]
+    first = search.measured[search.first]
+    assert isinstance(first, Measurement)
+    flops, refused = _flops(work, search)
+    memory, unheld = _memory(given, search)
+    every = {name: [point[i] for point in search.points()] for i, name in enumerate(search.names)}
+    return Law(
+        **vars(about),
+        variables=tuple(
+            Variable(name, name in search.start.mesh.names, min(values), max(values)) for name, values in every.items()
+        ),
+        fixed=search.start.fixed,
+        conditions=tuple(_conditions(search)),
+        terms=tuple(sorted(terms, key=lambda term: -_wire_at(term, search.sizes(search.first), search))),
+        products=_products(work, search),
+        flops=flops,
+        arguments={str(bundle.name[0]): law for bundle, law in given.laws.items()},  # type: ignore[index]
+        memory=memory,
+        refused=(*_refused(sites, search), *refused, *unheld),
+        compiled=tuple(
+            Compiled(search.sizes(point), m.seconds)
+            for point, m in search.measured.items()
+            if isinstance(m, Measurement)
+        ),
+        notes=tuple(dict.fromkeys(note for m in search.measured.values() if isinstance(m, Measurement) for note in m.notes)),
+    )
+
+
+def _term(bundle: Bundle, law: TransferLaw, subject: Subject[Site, TransferLaw], search: _Search) -> Term:
+    found = list(items_at(bundle, subject, search.measured)(search.first))
+    one = found[0]
+
+    def common(values: Iterable[str | None]) -> str:
+        some = {each or "" for each in values}
+        return some.pop() if len(some) == 1 else ""
+
+    phases, origin = {each.phase for each in found}, common(each.origin for each in found)
+    return Term(
+        one.kind,
+        one.axes,
+        one.phase if len(phases) == 1 else None,
+        common(each.scope for each in found),
+        common(each.function for each in found),
+        origin or None,
+        "+".join(sorted({each.dtype for each in found})),
+        one.conditional,
+        one.network_kind,
+        law.payload,
+        law.executions,
+        law.payload_of_step,
+        law.group,
+        bundle.level,
+        len(found),
+    )
+
+
+def wire_of(site: Site) -> Fraction:
+    """Bytes of a step; of what is not known how often, once."""
+    executions = 1 if site.executions is None else site.executions
+    return executions * wire_bytes(site.kind, site.payload_bytes, site.group_size or 1, site.network_kind)
+
+
+def _wire_at(term: Term, sizes: Mapping[str, int], search: _Search) -> Fraction:
+    return wire_bytes(
+        term.kind, int(value(term.payload_of_step, sizes)), int(value(term.group, sizes)), term.network_kind
+    )
+
+
+def _refused(sites: _Laws[Site, TransferLaw], search: _Search) -> Iterable[Refused]:
+    everywhere = [m for m in search.measured.values() if isinstance(m, Measurement)]
+    for bundle, reason in sites.refused.items():
+        those = [
+            [site for site in m.sites if sites.subject.names(site)[0] in bundle.full_names] for m in everywhere
+        ]
+        shares = [
+            float(sum(map(wire_of, some)) / whole)
+            for some, m in zip(those, everywhere, strict=True)
+            if (whole := sum(map(wire_of, m.sites)))
+        ]
+        one = next(some for some in those if some)[0]
+        yield Refused(one.kind, one.axes, site_text(one), reason, max(shares, default=0.0))
+
+
+def site_text(site: Site) -> str:
+    """`all_gather over fsdp, layers/mlp/up`."""
+    where = site.scope or site.function or site.origin or ""
+    return f"{site.kind} over {'+'.join(site.axes)}" + (f", {where}" if where else "")
+
+
+def _flops(work: _Laws, search: _Search) -> tuple[Polynomial | None, list[Refused]]:  # type: ignore[type-arg]
+    if work.refused:
+        bundle, reason = next(iter(work.refused.items()))
+        return None, [Refused(None, (), "FLOPs", reason, 0.0)]
+    total = collected(each for law in work.laws.values() for each in law)
+    for point in search.points():
+        found = search.measured[point]
+        assert isinstance(found, Measurement)
+        law = value(total, search.sizes(point))
+        if found.flops is not None and law != found.flops:
+            return None, [Refused(None, (), "FLOPs", f"products come to {law}, and the ledger to {found.flops}", 0.0)]
+    return total, []
+
+
+def _products(work: _Laws, search: _Search) -> tuple[Products, ...]:  # type: ignore[type-arg]
+    """By phase and scope."""
+    found: dict[tuple[object, str], list[Polynomial]] = {}
+    for bundle, law in work.laws.items():
+        item = items_at(bundle, work.subject, search.measured)(search.first)[0]
+        found.setdefault((item.phase, item.scope if bundle.level < 2 else ""), []).append(law)
+    return tuple(
+        Products(phase, scope, collected(each for law in laws for each in law))  # type: ignore[arg-type]
+        for (phase, scope), laws in found.items()
+    )
+
+
+def _memory(given: _Laws, search: _Search) -> tuple[dict[str, Polynomial], list[Refused]]:  # type: ignore[type-arg]
+    """What XLA reports: of arguments the sum of all arrays; of all else what the sizes at hand tell apart."""
+    grid, found, refused = search.grid(), {}, []
+    for name in ("arguments", "outputs", "temporaries", "peak"):
+
+        def quantity(point: Point, name: str = name) -> Fraction:
+            at = search.measured.get(point)
+            if at is None:
+                raise Missing([point])
+            if isinstance(at, Refusal) or at.memory is None or getattr(at.memory, name) is None:
+                raise NoLaw("this compiler does not report it")
+            return Fraction(getattr(at.memory, name))
+
+        try:
+            law = collected(m for one in given.laws.values() for m in one) if name == "arguments" else solved(quantity, grid)
+            for point in search.points():
+                if value(law, search.sizes(point)) != quantity(point):
+                    raise NoLaw(
+                        f"at {search.sizes(point)} it is {quantity(point)} bytes, where the formula gives "
+                        f"{value(law, search.sizes(point))}"
+                    )
+            found[name] = law
+        except (Missing, NoLaw) as why:
+            reason = (
+                "a sum, or the largest of several, that these sizes do not tell apart" if isinstance(why, Missing) else str(why)
+            )
+            refused.append(Refused(None, (), f"memory: {name}", reason, 0.0))
+    return found, refused
+
+
+def _conditions(search: _Search) -> Iterable[Condition]:
+    """Dims that the program splits, as sums of monomials of its sizes."""
+    grid, seen = search.grid(), set[str]()
+    first = search.measured[search.first]
+    assert isinstance(first, Measurement)
+    every = {
+        point: {(one.place, one.axes): one.sizes for one in m.splits}
+        for point, m in search.measured.items()
+        if isinstance(m, Measurement)
+    }
+    for split in first.splits:
+        for place in range(len(split.sizes)):
+
+            def size(point: Point, key: object = (split.place, split.axes), place: int = place) -> Fraction:
+                if point not in every:
+                    raise Missing([point])
+                sizes = every[point].get(key, ())  # type: ignore[call-overload]
+                if len(sizes) != len(split.sizes):
+                    raise NoLaw("asked for more often")
+                return Fraction(sizes[place])
+
+            try:
+                dim = solved(size, grid)
+            except (Missing, NoLaw):
+                continue
+            varied = [name for name in split.axes if name in search.names]
+            parts = (monomial(prod(search.start.mesh[n] for n in split.axes if n not in varied), dict.fromkeys(varied, 1)),)
+            text = f"({formula.text(dim)}) % ({formula.text(parts)}) == 0"
+            if text not in seen and (variables(dim) | set(varied)):
+                seen.add(text)
+                yield Condition(dim, parts, text, split.place)
+
+
+def with_most(law: Law, sizes: Mapping[str, int]) -> Law:
+    """With its variables compiled up to these sizes, too."""
+    return replace(law, variables=tuple(replace(v, most=max(v.most, sizes[v.name])) for v in law.variables))

@@ -1,0 +1,107 @@
+"""Evaluates a law anywhere: `evaluate(json.load(file), {"fsdp": 4096, "layers": 126, ...})`. It needs this file and
+Python alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+SHARES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+"""What devices of a group of P send of a payload n: this times (P-1)/P n; of all other kinds n."""
+
+
+class OutsideLaw(ValueError):
+    """The law says nothing of these sizes."""
+
+
+def evaluate(law: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:
+    """What a step of one device sends, multiplies and holds at these sizes.
+
+    Args:
+      law: what `lab law --json` prints.
+      sizes: one whole number for each of the law's variables.
+    Returns:
+      `terms`: of each its executions, and payload and wire bytes of a step; `payload_bytes`, `wire_bytes`, `by_axes`;
+      `flops`, `arguments` and what else of memory has a law, or null; `is_whole`: no transfer of the program is without
+      a law. Bytes on wires are fractions where P does not divide them.
+    Raises:
+      OutsideLaw: a variable is missing or unknown, or the law does not hold there.
+    """
+    check(law, sizes)
+    terms = [_term(term, sizes) for term in law["terms"]]
+    by_axes: dict[str, Fraction] = {}
+    for term in terms:
+        axes = "+".join(term["axes"])
+        by_axes[axes] = by_axes.get(axes, Fraction(0)) + term["wire_bytes"]
+    memory = {name: _whole(each, sizes, name) for name, each in law["memory"].items()}
+    return {
+        "terms": terms,
+        "payload_bytes": sum(term["payload_bytes"] for term in terms),
+        "wire_bytes": sum((term["wire_bytes"] for term in terms), Fraction(0)),
+        "by_axes": by_axes,
+        "flops": None if law["flops"] is None else _whole(law["flops"], sizes, "FLOPs"),
+        "memory": memory,
+        "is_whole": not any(each["kind"] for each in law["refused"]),
+    }
+
+
+def check(law: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+    """Raises OutsideLaw where the law does not hold."""
+    known = {variable["name"]: variable for variable in law["variables"]}
+    for name in sizes:
+        if name not in known:
+            raise OutsideLaw(f"{name}: no variable of the law; expected {', '.join(known)}")
+    for name, variable in known.items():
+        if name not in sizes:
+            raise OutsideLaw(f"{name} is missing; the law has the variables {', '.join(known)}")
+        if sizes[name] < variable["least"]:
+            raise OutsideLaw(f"{name}={sizes[name]}: the law holds from {variable['least']} on")
+    for condition in law["conditions"]:
+        dim, parts = value(condition["dim"], sizes), value(condition["parts"], sizes)
+        if dim.denominator != 1 or dim % parts:
+            raise OutsideLaw(f"{condition['text']} does not hold: {dim} does not divide into {parts}")
+
+
+def value(polynomial: Sequence[Mapping[str, Any]], sizes: Mapping[str, int]) -> Fraction:
+    """A sum of monomials."""
+    total = Fraction(0)
+    for monomial in polynomial:
+        term = Fraction(monomial["numerator"], monomial["denominator"])
+        for name, exponent in monomial["exponents"].items():
+            term *= Fraction(sizes[name]) ** exponent
+        total += term
+    return total
+
+
+def wire_bytes(kind: str, network_kind: str | None, payload_bytes: int, group: int) -> Fraction:
+    """Bytes that one device sends, by the conventions of the lab (`lab.core.ledger`)."""
+    if group <= 1:
+        return Fraction(0)
+    if network_kind is not None:
+        whole = payload_bytes * (group if network_kind == "all_gather" else 1)
+        return wire_bytes(network_kind, None, whole, group)
+    if kind in SHARES:
+        return Fraction(SHARES[kind] * (group - 1) * payload_bytes, group)
+    return Fraction(payload_bytes)
+
+
+def _term(term: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:
+    name = f"{term['kind']} of {term['scope'] or term['origin'] or 'the program'}"
+    executions = _whole(term["executions"], sizes, name)
+    step = _whole(term["payload_of_step"], sizes, name)
+    if term["payload"] is not None:
+        _whole(term["payload"], sizes, name)
+    return {
+        **{key: term[key] for key in ("kind", "axes", "phase", "scope", "origin", "dtype")},
+        "executions": executions,
+        "payload_bytes": step,
+        "wire_bytes": wire_bytes(term["kind"], term["network_kind"], step, _whole(term["group"], sizes, name)),
+    }
+
+
+def _whole(polynomial: Sequence[Mapping[str, Any]], sizes: Mapping[str, int], what: str) -> int:
+    found = value(polynomial, sizes)
+    if found.denominator != 1 or found < 0:
+        raise OutsideLaw(f"{what} comes to {found} at these sizes, which is no count; a dim does not divide there")
+    return int(found)

@@ -1,0 +1,161 @@
+"""The one sum of monomials that gives what was measured at chosen points: solved over fractions, never fitted.
+
+Each variable is changed in turn, from a first point on. Where a quantity then grows by a power of the change, that
+variable has this exponent in every monomial. Where it does not, it is a sum of two or three powers, which further values
+of the variable tell apart; each power's own coefficient is a quantity of the other variables, and solved likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations
+from typing import TypeVar
+
+from lab.laws.polynomial import Monomial, Polynomial, collected, monomial
+
+T = TypeVar("T")
+Point = tuple[int, ...]
+"""One value a variable, in the order of their names."""
+Quantity = Callable[[Point], Fraction]
+"""What was measured at a point.
+
+Raises:
+  Missing: it was not measured there.
+  NoLaw: it cannot be.
+"""
+EXPONENTS = range(-2, 4)
+MOST_POWERS = 3
+
+
+class Missing(Exception):
+    """Points that have to be measured before more can be said."""
+
+    def __init__(self, points: Iterable[Point]) -> None:
+        self.points = frozenset(points)
+
+
+class NoLaw(Exception):
+    """Why no sum of monomials gives what was measured."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where to measure.
+
+    Attributes:
+      names: of the variables.
+      values: of each, the first point's first, then those that are tried in this order.
+    """
+
+    names: tuple[str, ...]
+    values: tuple[tuple[int, ...], ...]
+
+    @property
+    def first(self) -> Point:
+        return tuple(values[0] for values in self.values)
+
+
+def solved(quantity: Quantity, grid: Grid) -> Polynomial:
+    """The polynomial that gives a quantity.
+
+    Raises:
+      Missing: points are to be measured first.
+      NoLaw: there is none of few powers of each variable.
+    """
+    return collected(_solved(quantity, grid, range(len(grid.names))))
+
+
+def _solved(quantity: Quantity, grid: Grid, free: Sequence[int]) -> list[Monomial]:
+    powers = dict(zip(free, each_of([lambda i=i: _powers(quantity, grid, i) for i in free]), strict=True))
+    mixed = next((i for i in free if len(powers[i]) > 1), None)
+    if mixed is None:
+        exponents = {grid.names[i]: powers[i][0] for i in free}
+        scale = Fraction(1)
+        for i in free:
+            scale *= Fraction(grid.first[i]) ** powers[i][0]
+        return [monomial(quantity(grid.first) / scale, exponents)]
+    rest = [i for i in free if i != mixed]
+    parts = [_coefficient(quantity, grid, mixed, powers[mixed], power) for power in powers[mixed]]
+    solutions = each_of([lambda part=part: _solved(part, grid, rest) for part in parts])
+    name = grid.names[mixed]
+    return [
+        monomial(each.coefficient, {**each.exponents, name: power})
+        for power, some in zip(powers[mixed], solutions, strict=True)
+        for each in some
+    ]
+
+
+def each_of(asked: Sequence[Callable[[], T]]) -> list[T]:
+    """What each gives; what all of them miss at once."""
+    found, missing = list[T](), set[Point]()
+    for ask in asked:
+        try:
+            found.append(ask())
+        except Missing as these:
+            missing |= these.points
+    if missing:
+        raise Missing(missing)
+    return found
+
+
+def _at(point: Point, i: int, value: int) -> Point:
+    return (*point[:i], value, *point[i + 1 :])
+
+
+def _powers(quantity: Quantity, grid: Grid, i: int) -> tuple[int, ...]:
+    """The exponents that a variable has, from values of it with all others as in the first point."""
+    values = grid.values[i]
+    if len(values) < 2:
+        raise NoLaw(f"{grid.names[i]} cannot be changed")
+    for count in range(1, MOST_POWERS + 1):
+        for used in range(2 if count == 1 else count + 1, len(values) + 1):
+            some = values[:used]
+            found = each_of([lambda v=v: quantity(_at(grid.first, i, v)) for v in some])
+            sets = [powers for powers in combinations(EXPONENTS, count) if _gives(powers, some, found)]
+            if len(sets) == 1:
+                return sets[0]
+            if not sets:
+                break
+            if not any(found):
+                return (0,)
+    shown = ", ".join(f"{v}: {q}" for v, q in zip(values, found, strict=False))
+    raise NoLaw(f"no sum of up to {MOST_POWERS} powers of {grid.names[i]} gives what is compiled ({shown})")
+
+
+def _gives(powers: Sequence[int], values: Sequence[int], found: Sequence[Fraction]) -> bool:
+    """With no coefficient that is 0."""
+    count = len(powers)
+    weights = _inverse([[Fraction(v) ** p for p in powers] for v in values[:count]])
+    coefficients = [sum((w * f for w, f in zip(row, found, strict=False)), Fraction(0)) for row in weights]
+    return (all(coefficients) or not any(found)) and all(
+        sum((c * Fraction(v) ** p for c, p in zip(coefficients, powers, strict=True)), Fraction(0)) == f
+        for v, f in zip(values, found, strict=True)
+    )
+
+
+def _coefficient(quantity: Quantity, grid: Grid, i: int, powers: Sequence[int], power: int) -> Quantity:
+    """What one power of a variable is multiplied with, as a quantity of the others."""
+    values = grid.values[i][: len(powers)]
+    weights = _inverse([[Fraction(v) ** p for p in powers] for v in values])[powers.index(power)]
+
+    def part(point: Point) -> Fraction:
+        found = each_of([lambda v=v: quantity(_at(point, i, v)) for v in values])
+        return sum((w * f for w, f in zip(weights, found, strict=True)), Fraction(0))
+
+    return part
+
+
+def _inverse(rows: list[list[Fraction]]) -> list[list[Fraction]]:
+    """Gauss and Jordan, over fractions."""
+    n = len(rows)
+    work = [[*row, *(Fraction(i == j) for j in range(n))] for i, row in enumerate(rows)]
+    for i in range(n):
+        pivot = next(r for r in range(i, n) if work[r][i])
+        work[i], work[pivot] = work[pivot], work[i]
+        work[i] = [x / work[i][i] for x in work[i]]
+        for r in range(n):
+            if r != i and work[r][i]:
+                work[r] = [a - work[r][i] * b for a, b in zip(work[r], work[i], strict=True)]
+    return [row[n:] for row in work]

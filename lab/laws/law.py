@@ -1,0 +1,183 @@
+"""The law of a program: what `lab law --json` prints, and `lab.laws.evaluate` evaluates. Imports no JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from lab.core import codec
+from lab.core.codec import Size
+from lab.core.ledger import Kind, Phase
+from lab.laws.evaluate import evaluate
+from lab.laws.polynomial import Polynomial
+
+SCHEMA: Final = "sharding-lab/law/1"
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A degree of the mesh, or a size.
+
+    Attributes:
+      least: the smallest that was compiled: the law holds from there on.
+      most: the largest that was compiled, held-out sizes included.
+    """
+
+    name: str
+    is_axis: bool
+    least: Size
+    most: Size
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What has to divide for the law to hold: the program splits a dim into as many parts.
+
+    Attributes:
+      text: `embed % (fsdp * tensor) == 0`.
+      place: what splits it.
+    """
+
+    dim: Polynomial
+    parts: Polynomial
+    text: str
+    place: str
+
+
+@dataclass(frozen=True)
+class Term:
+    """Transfers that are alike in all that has a name.
+
+    Attributes:
+      axes: that its groups span, or parts of axes.
+      payload: bytes of one execution; null where its transfers move different ones.
+      executions: a step.
+      payload_of_step: bytes of all executions.
+      group: devices of one group.
+      level: how much of their names is alike, see `lab.laws.terms`.
+      sites: transfers of the compiled text at the first size.
+    """
+
+    kind: Kind
+    axes: tuple[str, ...]
+    phase: Phase | None
+    scope: str
+    function: str
+    origin: str | None
+    dtype: str
+    conditional: bool
+    network_kind: Kind | None
+    payload: Polynomial | None
+    executions: Polynomial
+    payload_of_step: Polynomial
+    group: Polynomial
+    level: int
+    sites: int
+
+
+@dataclass(frozen=True)
+class Refused:
+    """What has no law, and why.
+
+    Attributes:
+      kind: of transfers; null of what is no transfer.
+      what: `all_gather over fsdp, layers/mlp/up`, or what of the program.
+      wire_bytes: of a step, at the sizes at which it is most of all.
+      share: of all wire bytes there.
+    """
+
+    kind: Kind | None
+    axes: tuple[str, ...]
+    what: str
+    reason: str
+    share: float
+
+
+@dataclass(frozen=True)
+class Products:
+    """Matrix products of one phase and scope, as FLOPs of a step of one device."""
+
+    phase: Phase | None
+    scope: str
+    flops: Polynomial
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where a held-out compile and the law disagree."""
+
+    what: str
+    law: str
+    compiled: str
+
+
+@dataclass(frozen=True)
+class Check:
+    """The law at sizes that it was not derived from.
+
+    Attributes:
+      terms: how many of the law were compared; `equal` of them to the byte.
+      wire_bytes: compiled, of a step, and what of them is under the law's terms.
+    """
+
+    sizes: Mapping[str, Size]
+    devices: Size
+    terms: int
+    equal: int
+    wire_bytes: float
+    under_law: float
+    differences: tuple[Difference, ...]
+    seconds: float
+
+    @property
+    def is_equal(self) -> bool:
+        return not self.differences
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """Sizes that the law was derived from, every one of which it reproduces."""
+
+    sizes: Mapping[str, Size]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Law:
+    """Exact formulas of one program.
+
+    Attributes:
+      fixed: sizes and degrees that were not varied.
+      flops: of matrix products, a step of one device; null where they have no law. `products` tells them apart.
+      memory: of one device, what has a law of `arguments`, `outputs`, `temporaries` and `peak`.
+      arguments: bytes of each array that the step takes, on one device.
+      notes: what of the compiled texts was not read, or with an assumption.
+    """
+
+    source: str
+    target: str
+    platform: str
+    style: str | None
+    compiler: str
+    variables: tuple[Variable, ...]
+    fixed: Mapping[str, int | str]
+    conditions: tuple[Condition, ...]
+    terms: tuple[Term, ...]
+    products: tuple[Products, ...]
+    flops: Polynomial | None
+    arguments: Mapping[str, Polynomial]
+    memory: Mapping[str, Polynomial]
+    refused: tuple[Refused, ...]
+    compiled: tuple[Compiled, ...]
+    checks: tuple[Check, ...] = ()
+    notes: tuple[str, ...] = ()
+    schema: Literal["sharding-lab/law/1"] = field(default=SCHEMA)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(variable.name for variable in self.variables)
+
+    def at(self, sizes: Mapping[str, int]) -> dict[str, Any]:
+        """See `lab.laws.evaluate.evaluate`."""
+        return evaluate(codec.to_json(self), sizes)
