@@ -22,6 +22,7 @@ ROOMS = (
     "lab.compile",
     "lab.harness",
     "lab.measure",
+    "lab.laws",
     "lab.resilience",
     "lab.guard",
     "lab.report",

@@ -11,6 +11,7 @@ from lab.cli.explain import explain
 from lab.cli.fit import fit
 from lab.cli.inspect import inspect
 from lab.cli.launch import launch
+from lab.cli.law import law
 from lab.cli.list import list_experiments
 from lab.cli.plot import plot
 from lab.cli.restart import restart
@@ -83,6 +84,7 @@ for _command in (
     list_experiments,
     run,
     fit,
+    law,
     restart,
     verify,
     launch,

@@ -32,6 +32,7 @@ def described() -> tuple[Described, ...]:
     from lab.guard.upgrade import UpgradeJson
     from lab.harness.fit.schemas import FitJson
     from lab.harness.schemas import RunJson
+    from lab.laws.answer import Answer
     from lab.measure.accuracy import Accuracy
     from lab.measure.bench.record import BenchJson
     from lab.measure.prediction import PredictionJson
@@ -54,6 +55,7 @@ def described() -> tuple[Described, ...]:
         Described("upgrade", UpgradeJson, "lab upgrade --json"),
         Described("run", RunJson, "lab run --json, lab verify --json"),
         Described("fit", FitJson, "lab fit --json"),
+        Described("law", Answer, "lab law --json"),
         Described("restart", RestartJson, "lab restart --json"),
         Described("launch", Launched, "lab launch --json"),
         Described("bench", BenchJson, "lab bench --json"),

@@ -3,12 +3,13 @@ fewer of them, as a compiler that merges operations keeps the name of any one. I
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from lab.laws.interpolation import Missing, NoLaw, Point
+from lab.laws.interpolation import Exponents, Missing, NoLaw, Point
 from lab.laws.measurement import Measurement, Refusal
+from lab.laws.polynomial import Polynomial
 
 I = TypeVar("I")  # noqa: E741  # An item.
 T = TypeVar("T")
@@ -23,12 +24,15 @@ class Subject(Generic[I, T]):
     Attributes:
       items: of one measurement.
       names: of an item, from all of its names to few of them.
-      law: of the items that one bundle has at each point; raises `Missing` and `NoLaw`.
+      law: of the items that one bundle has at each point; where exponents are given, one list for each of its
+        polynomials, of such monomials alone; raises `Missing` and `NoLaw`.
+      polynomials: of a law.
     """
 
     items: Callable[[Measurement], Sequence[I]]
     names: Callable[[I], tuple[Hashable, ...]]
-    law: Callable[[ItemsAt[I]], T]
+    law: Callable[[ItemsAt[I], Sequence[Sequence[Exponents]]], T]
+    polynomials: Callable[[T], tuple[Polynomial, ...]]
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,7 @@ def grown(bundles: Sequence[Bundle], subject: Subject[I, T], measured: Measured)
 
 def merged(failed: Sequence[Bundle], subject: Subject[I, T], measured: Measured) -> tuple[Bundle, ...] | None:
     """Those without a law joined by fewer of their names; None where they have no fewer."""
-    levels = [m for m in measured.values() if isinstance(m, Measurement)]
-    names = {subject.names(item)[0]: subject.names(item) for m in levels for item in subject.items(m)}
+    names = all_names(subject, measured)
     deepest = max((len(each) - 1 for each in names.values()), default=0)
     if all(bundle.level >= deepest for bundle in failed):
         return None
@@ -63,6 +66,21 @@ def merged(failed: Sequence[Bundle], subject: Subject[I, T], measured: Measured)
         for full in bundle.full_names:
             joined.setdefault((level, names[full][level]), set()).add(full)
     return tuple(Bundle(level, name, frozenset(full)) for (level, name), full in joined.items())
+
+
+def relatives(failed: Iterable[Hashable], subject: Subject[I, T], measured: Measured) -> Iterator[Bundle]:
+    """For each name without a law all that shares fewer of its names, law or not: first what shares most."""
+    names = all_names(subject, measured)
+    lost = list(failed)
+    for level in range(1, max((len(each) for each in names.values()), default=1)):
+        for name in dict.fromkeys(names[full][level] for full in lost):
+            yield Bundle(level, name, frozenset(full for full, each in names.items() if each[level] == name))
+
+
+def all_names(subject: Subject[I, T], measured: Measured) -> dict[Hashable, tuple[Hashable, ...]]:
+    """Of every item, by its full name."""
+    every = [m for m in measured.values() if isinstance(m, Measurement)]
+    return {subject.names(item)[0]: subject.names(item) for m in every for item in subject.items(m)}
 
 
 def items_at(bundle: Bundle, subject: Subject[I, T], measured: Measured) -> ItemsAt[I]:

@@ -1,5 +1,5 @@
-"""Compiles a family's program at one size and measures it, in a process of its own; what was measured is kept on disk by
-the program's text, so that no program is compiled twice."""
+"""Compiles a family's program at one size and measures it, in a process of its own. What was measured is kept on disk
+by the program's text, so that no program is compiled twice."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import msgspec
 from lab.compile import inspection, sources
 from lab.compile.other_process import Stage
 from lab.core import codec
+from lab.core.faults import versions_text
 from lab.core.files import write_whole
 from lab.diagnosis.program import Program
 from lab.laws.family import Built, Family, built
@@ -80,13 +81,9 @@ def _lowered(traced: Any, mesh: Any) -> Any:
 
 def _kept(lowered: Any, program: Built) -> Path:
     """Where the measurement of this text, compiled by this compiler, is kept."""
-    import jax
-    import jaxlib
-
     made_of = (
         str(_FORMAT),
-        jax.__version__,
-        jaxlib.__version__,
+        versions_text(),
         os.environ.get("XLA_FLAGS", ""),
         os.environ.get("LIBTPU_INIT_ARGS", ""),
         str(program.target),

@@ -3,25 +3,29 @@ things. Imports no JAX."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from math import prod
+from types import MappingProxyType
 from typing import Generic, TypeVar
 
-from lab.core.ledger import wire_bytes
+from lab.core.ledger import Phase, wire_bytes
 from lab.laws import formula
-from lab.laws.bundles import Bundle, Measured, Subject, grown, items_at, merged
-from lab.laws.interpolation import Grid, Missing, NoLaw, Point, solved
+from lab.laws.bundles import Bundle, Measured, Subject, grown, items_at, merged, relatives
+from lab.laws.interpolation import Grid, Missing, NoLaw, Point, Unknowable, solved
 from lab.laws.law import Compiled, Condition, Law, Products, Refused, Term, Variable
-from lab.laws.measurement import Measurement, Refusal, Site
-from lab.laws.polynomial import Polynomial, collected, monomial, value, variables
-from lab.laws.transfers import TransferLaw, arguments, products, transfers
+from lab.laws.measurement import Argument, Measurement, Product, Refusal, Site
+from lab.laws.polynomial import Polynomial, collected, monomial, product, value, variables
+from lab.laws.transfers import Exact, TransferLaw, arguments, grained, is_of_grain, products, transfers
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
 
 Measure = Callable[[Sequence[Mapping[str, int]]], Sequence[Measurement | Refusal]]
 """Measures a program at several assignments of sizes."""
+Splits = Mapping[tuple[str, tuple[str, ...]], tuple[int, ...]]
+"""Sizes of dims by what splits them, and along which axes."""
 FACTORS = (Fraction(2), Fraction(4), Fraction(3), Fraction(8), Fraction(1, 2), Fraction(5))
 """What a variable is multiplied with, in this order."""
 MOST_COMPILES = 80
@@ -78,6 +82,13 @@ class _Search:
     def points(self) -> list[Point]:
         return [point for point, found in self.measured.items() if isinstance(found, Measurement)]
 
+    def at(self, point: Point) -> Measurement:
+        """Of one of `points`."""
+        found = self.measured[point]
+        if isinstance(found, Refusal):
+            raise LookupError(point)
+        return found
+
     def compile(self, points: Iterable[Point]) -> None:
         new = [point for point in dict.fromkeys(points) if point not in self.measured]
         self.measured |= dict(zip(new, self.measure([self.sizes(point) for point in new]), strict=True))
@@ -94,16 +105,28 @@ class _Search:
         return (*self.first[:i], value, *self.first[i + 1 :])
 
     def grid(self) -> Grid:
-        return Grid(self.names, tuple(self.values(i) for i in range(len(self.names))))
+        plain = Grid(self.names, tuple(self.values(i) for i in range(len(self.names))))
+        sizes = [name for name in self.names if name not in self.start.mesh.names]
+        split = [(each.dim, each.parts) for each in _conditions(self, plain)]
+        whole = [
+            (dim, (monomial(1, {}),))
+            for name in sizes
+            if (dim := (monomial(1, {name: 1}),)) not in [one for one, _ in split]
+        ]
+        return replace(plain, dims=(*whole, *split))
 
 
-def derived(about: About, start: Start, measure: Measure, most: int = MOST_COMPILES) -> tuple[Law, Measured]:
+def derived(
+    about: About, start: Start, measure: Measure, known: Measured = MappingProxyType({}), most: int = MOST_COMPILES
+) -> tuple[Law, Measured]:
     """The law of a program, with what was measured for it.
 
+    Args:
+      known: what was measured before; the law reproduces it as well.
     Raises:
       UsageError: it does not build at the first sizes, or at no other value of a variable.
     """
-    search = _Search(start, measure, most)
+    search = _Search(start, measure, most, dict(known))
     search.compile([search.first, *(search.along(i, search.values(i)[1]) for i in range(len(search.names)))])
     found = search.measured[search.first]
     if isinstance(found, Refusal):
@@ -155,41 +178,66 @@ class _Laws(Generic[I, T]):
 
 
 def _laws(subject: Subject[I, T], search: _Search) -> _Laws[I, T]:
+    """Every bundle's, with as many of its names as give one from what was measured; more is compiled for what has none
+    under few names either."""
     laws: dict[Bundle, T] = {}
     refused: dict[Bundle, str] = {}
-    missing: set[Point] = set()
-    is_full = len(search.measured) >= search.most
+    asked: dict[Hashable, frozenset[Point]] = {}
+    failed: dict[Bundle, str] = {}
     waiting = grown((), subject, search.measured)
     while waiting:
-        failed: dict[Bundle, str] = {}
+        failed = {}
         for bundle in waiting:
             try:
-                laws[bundle] = subject.law(items_at(bundle, subject, search.measured))
+                laws[bundle] = subject.law(items_at(bundle, subject, search.measured), ())
             except Missing as these:
-                if is_full:
-                    failed[bundle] = f"a sum of so many terms that {search.most} compiles do not tell them apart"
-                missing |= set() if is_full else these.points
+                asked = dict.fromkeys(bundle.full_names, these.points) | asked
+                failed[bundle] = f"a sum of more powers than {len(search.measured)} compiles tell apart"
+            except Unknowable as why:
+                refused[bundle] = str(why)
             except NoLaw as why:
                 failed[bundle] = str(why)
-        joined = merged(list(failed), subject, search.measured)
-        if joined is None:
-            refused |= failed
-            break
-        waiting = joined
-    return _Laws(subject, laws, refused, frozenset(missing))
+        waiting = merged(list(failed), subject, search.measured) or ()
+    lost = {name for bundle in failed for name in bundle.full_names}
+    found, lost = _by_relatives(subject, laws, lost, search)
+    failed = {bundle: why for bundle, why in failed.items() if bundle.full_names & lost}
+    wanted = {point for bundle in failed for name in bundle.full_names for point in asked.get(name, ())}
+    return _Laws(subject, found, refused | failed, frozenset(wanted if len(search.measured) < search.most else ()))
+
+
+def _by_relatives(
+    subject: Subject[I, T], laws: Mapping[Bundle, T], lost: set[Hashable], search: _Search
+) -> tuple[dict[Bundle, T], set[Hashable]]:
+    """What a compiler computes at once at some sizes, and names after one part of it, has a law with the other parts:
+    sums of the monomials that other items have."""
+    found, left = dict(laws), set(lost)
+    by_role = zip(*map(subject.polynomials, laws.values()), strict=True)
+    shapes = [
+        list(dict.fromkeys(tuple(sorted(each.exponents.items())) for of in role for each in of)) for role in by_role
+    ]
+    for bundle in relatives(lost, subject, search.measured) if shapes else ():
+        if bundle.full_names & left:
+            for one in found:
+                if one.full_names & bundle.full_names:
+                    bundle = replace(bundle, full_names=bundle.full_names | one.full_names)
+            try:
+                law = subject.law(items_at(bundle, subject, search.measured), shapes)
+            except (Missing, NoLaw):
+                continue
+            found = {one: of for one, of in found.items() if not one.full_names & bundle.full_names} | {bundle: law}
+            left -= bundle.full_names
+    return found, left
 
 
 def _law(
     about: About,
     search: _Search,
     sites: _Laws[Site, TransferLaw],
-    work: _Laws,  # type: ignore[type-arg]
-    given: _Laws,  # type: ignore[type-arg]
+    work: _Laws[Product, Exact],
+    given: _Laws[Argument, Exact],
 ) -> Law:
     terms = [_term(bundle, law, sites.subject, search) for bundle, law in sites.laws.items()]
-    first = search.measured[search.first]
-    assert isinstance(first, Measurement)
-    flops, refused = _flops(work, search)
+    flops, grain, refused = _flops(work, search)
     memory, unheld = _memory(given, search)
     every = {name: [point[i] for point in search.points()] for i, name in enumerate(search.names)}
     return Law(
@@ -197,12 +245,14 @@ def _law(
         variables=tuple(
             Variable(name, name in search.start.mesh.names, min(values), max(values)) for name, values in every.items()
         ),
+        mesh=search.start.mesh.shape | {n: v for n, v in search.start.sizes.items() if n in search.start.mesh.names},
         fixed=search.start.fixed,
-        conditions=tuple(_conditions(search)),
+        conditions=tuple(_conditions(search, search.grid())),
         terms=tuple(sorted(terms, key=lambda term: -_wire_at(term, search.sizes(search.first), search))),
         products=_products(work, search),
         flops=flops,
-        arguments={str(bundle.name[0]): law for bundle, law in given.laws.items()},  # type: ignore[index]
+        flops_where=_grain(search.grid(), grain),
+        arguments={str(bundle.name): law.sum for bundle, law in given.laws.items()},
         memory=memory,
         refused=(*_refused(sites, search), *refused, *unheld),
         compiled=tuple(
@@ -210,7 +260,9 @@ def _law(
             for point, m in search.measured.items()
             if isinstance(m, Measurement)
         ),
-        notes=tuple(dict.fromkeys(note for m in search.measured.values() if isinstance(m, Measurement) for note in m.notes)),
+        notes=tuple(
+            dict.fromkeys(note for m in search.measured.values() if isinstance(m, Measurement) for note in m.notes)
+        ),
     )
 
 
@@ -237,6 +289,7 @@ def _term(bundle: Bundle, law: TransferLaw, subject: Subject[Site, TransferLaw],
         law.executions,
         law.payload_of_step,
         law.group,
+        _grain(search.grid(), law.grain),
         bundle.level,
         len(found),
     )
@@ -257,9 +310,7 @@ def _wire_at(term: Term, sizes: Mapping[str, int], search: _Search) -> Fraction:
 def _refused(sites: _Laws[Site, TransferLaw], search: _Search) -> Iterable[Refused]:
     everywhere = [m for m in search.measured.values() if isinstance(m, Measurement)]
     for bundle, reason in sites.refused.items():
-        those = [
-            [site for site in m.sites if sites.subject.names(site)[0] in bundle.full_names] for m in everywhere
-        ]
+        those = [[site for site in m.sites if sites.subject.names(site)[0] in bundle.full_names] for m in everywhere]
         shares = [
             float(sum(map(wire_of, some)) / whole)
             for some, m in zip(those, everywhere, strict=True)
@@ -275,33 +326,69 @@ def site_text(site: Site) -> str:
     return f"{site.kind} over {'+'.join(site.axes)}" + (f", {where}" if where else "")
 
 
-def _flops(work: _Laws, search: _Search) -> tuple[Polynomial | None, list[Refused]]:  # type: ignore[type-arg]
-    if work.refused:
-        bundle, reason = next(iter(work.refused.items()))
-        return None, [Refused(None, (), "FLOPs", reason, 0.0)]
-    total = collected(each for law in work.laws.values() for each in law)
+def _size(
+    every: Mapping[Point, Splits], split: tuple[str, tuple[str, ...]], count: int, place: int, point: Point
+) -> Fraction:
+    """Of a dim that the program asks to be split, at a point.
+
+    Raises:
+      Missing, NoLaw: it was not compiled there, or asks for more or fewer.
+    """
+    if point not in every:
+        raise Missing([point])
+    sizes = every[point].get(split, ())
+    if len(sizes) != count:
+        raise NoLaw("asked for more often")
+    return Fraction(sizes[place])
+
+
+def _grain(grid: Grid, grain: int) -> tuple[Condition, ...]:
+    """What a grain asks of sizes."""
+    if grain == 1:
+        return ()
+    found = []
+    for dim, parts in grained(grid, grain):
+        fine = product(parts, (monomial(grain, {}),))
+        text = _divides(dim, fine)
+        found.append(Condition(dim, fine, text, "the compiler pads the rest"))
+    return tuple(found)
+
+
+def _divides(dim: Polynomial, parts: Polynomial) -> str:
+    left, right = (
+        text if text.isidentifier() or text.isdecimal() else f"({text})" for text in map(formula.text, (dim, parts))
+    )
+    return f"{left} % {right} == 0"
+
+
+def _flops(work: _Laws[Product, Exact], search: _Search) -> tuple[Polynomial | None, int, list[Refused]]:
+    for reason in work.refused.values():
+        return None, 1, [Refused(None, (), "FLOPs", reason, 0.0)]
+    total = collected(each for law in work.laws.values() for each in law.sum)
+    grain = max((law.grain for law in work.laws.values()), default=1)
+    grid = search.grid()
     for point in search.points():
-        found = search.measured[point]
-        assert isinstance(found, Measurement)
+        found = search.at(point)
         law = value(total, search.sizes(point))
-        if found.flops is not None and law != found.flops:
-            return None, [Refused(None, (), "FLOPs", f"products come to {law}, and the ledger to {found.flops}", 0.0)]
-    return total, []
+        if found.flops not in (None, law) and (grain == 1 or is_of_grain(grid, point, grain)):
+            reason = f"products come to {law}, and the ledger to {found.flops}"
+            return None, 1, [Refused(None, (), "FLOPs", reason, 0.0)]
+    return total, grain, []
 
 
-def _products(work: _Laws, search: _Search) -> tuple[Products, ...]:  # type: ignore[type-arg]
+def _products(work: _Laws[Product, Exact], search: _Search) -> tuple[Products, ...]:
     """By phase and scope."""
-    found: dict[tuple[object, str], list[Polynomial]] = {}
+    found: dict[tuple[Phase | None, str], list[Polynomial]] = {}
     for bundle, law in work.laws.items():
         item = items_at(bundle, work.subject, search.measured)(search.first)[0]
-        found.setdefault((item.phase, item.scope if bundle.level < 2 else ""), []).append(law)
+        found.setdefault((item.phase, item.scope if bundle.level < 2 else ""), []).append(law.sum)
     return tuple(
-        Products(phase, scope, collected(each for law in laws for each in law))  # type: ignore[arg-type]
+        Products(phase, scope, collected(each for law in laws for each in law))
         for (phase, scope), laws in found.items()
     )
 
 
-def _memory(given: _Laws, search: _Search) -> tuple[dict[str, Polynomial], list[Refused]]:  # type: ignore[type-arg]
+def _memory(given: _Laws[Argument, Exact], search: _Search) -> tuple[dict[str, Polynomial], list[Refused]]:
     """What XLA reports: of arguments the sum of all arrays; of all else what the sizes at hand tell apart."""
     grid, found, refused = search.grid(), {}, []
     for name in ("arguments", "outputs", "temporaries", "peak"):
@@ -315,7 +402,11 @@ def _memory(given: _Laws, search: _Search) -> tuple[dict[str, Polynomial], list[
             return Fraction(getattr(at.memory, name))
 
         try:
-            law = collected(m for one in given.laws.values() for m in one) if name == "arguments" else solved(quantity, grid)
+            law = (
+                collected(m for one in given.laws.values() for m in one.sum)
+                if name == "arguments"
+                else solved(quantity, grid)
+            )
             for point in search.points():
                 if value(law, search.sizes(point)) != quantity(point):
                     raise NoLaw(
@@ -325,40 +416,30 @@ def _memory(given: _Laws, search: _Search) -> tuple[dict[str, Polynomial], list[
             found[name] = law
         except (Missing, NoLaw) as why:
             reason = (
-                "a sum, or the largest of several, that these sizes do not tell apart" if isinstance(why, Missing) else str(why)
+                "a sum, or the largest of several, that these sizes do not tell apart"
+                if isinstance(why, Missing)
+                else str(why)
             )
             refused.append(Refused(None, (), f"memory: {name}", reason, 0.0))
     return found, refused
 
 
-def _conditions(search: _Search) -> Iterable[Condition]:
+def _conditions(search: _Search, grid: Grid) -> Iterable[Condition]:
     """Dims that the program splits, as sums of monomials of its sizes."""
-    grid, seen = search.grid(), set[str]()
-    first = search.measured[search.first]
-    assert isinstance(first, Measurement)
-    every = {
-        point: {(one.place, one.axes): one.sizes for one in m.splits}
-        for point, m in search.measured.items()
-        if isinstance(m, Measurement)
-    }
-    for split in first.splits:
+    seen = set[str]()
+    every = {point: {(one.place, one.axes): one.sizes for one in search.at(point).splits} for point in search.points()}
+    for split in search.at(search.first).splits:
         for place in range(len(split.sizes)):
-
-            def size(point: Point, key: object = (split.place, split.axes), place: int = place) -> Fraction:
-                if point not in every:
-                    raise Missing([point])
-                sizes = every[point].get(key, ())  # type: ignore[call-overload]
-                if len(sizes) != len(split.sizes):
-                    raise NoLaw("asked for more often")
-                return Fraction(sizes[place])
-
+            size = partial(_size, every, (split.place, split.axes), len(split.sizes), place)
             try:
                 dim = solved(size, grid)
             except (Missing, NoLaw):
                 continue
             varied = [name for name in split.axes if name in search.names]
-            parts = (monomial(prod(search.start.mesh[n] for n in split.axes if n not in varied), dict.fromkeys(varied, 1)),)
-            text = f"({formula.text(dim)}) % ({formula.text(parts)}) == 0"
+            parts = (
+                monomial(prod(search.start.mesh[n] for n in split.axes if n not in varied), dict.fromkeys(varied, 1)),
+            )
+            text = _divides(dim, parts)
             if text not in seen and (variables(dim) | set(varied)):
                 seen.add(text)
                 yield Condition(dim, parts, text, split.place)

@@ -29,7 +29,9 @@ def evaluate(law: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]
       OutsideLaw: a variable is missing or unknown, or the law does not hold there.
     """
     check(law, sizes)
-    terms = [_term(term, sizes) for term in law["terms"]]
+    held = [term for term in law["terms"] if divides(term["where"], sizes) is None]
+    terms = [_term(term, sizes) for term in held]
+    knows_flops = law["flops"] is not None and divides(law["flops_where"], sizes) is None
     by_axes: dict[str, Fraction] = {}
     for term in terms:
         axes = "+".join(term["axes"])
@@ -40,9 +42,9 @@ def evaluate(law: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]
         "payload_bytes": sum(term["payload_bytes"] for term in terms),
         "wire_bytes": sum((term["wire_bytes"] for term in terms), Fraction(0)),
         "by_axes": by_axes,
-        "flops": None if law["flops"] is None else _whole(law["flops"], sizes, "FLOPs"),
+        "flops": _whole(law["flops"], sizes, "FLOPs") if knows_flops else None,
         "memory": memory,
-        "is_whole": not any(each["kind"] for each in law["refused"]),
+        "is_whole": len(held) == len(law["terms"]) and not any(each["kind"] for each in law["refused"]),
     }
 
 
@@ -57,10 +59,18 @@ def check(law: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
             raise OutsideLaw(f"{name} is missing; the law has the variables {', '.join(known)}")
         if sizes[name] < variable["least"]:
             raise OutsideLaw(f"{name}={sizes[name]}: the law holds from {variable['least']} on")
-    for condition in law["conditions"]:
+    broken = divides(law["conditions"], sizes)
+    if broken:
+        raise OutsideLaw(broken)
+
+
+def divides(conditions: Sequence[Mapping[str, Any]], sizes: Mapping[str, int]) -> str | None:
+    """None where all conditions hold, else a sentence about the first that does not."""
+    for condition in conditions:
         dim, parts = value(condition["dim"], sizes), value(condition["parts"], sizes)
         if dim.denominator != 1 or dim % parts:
-            raise OutsideLaw(f"{condition['text']} does not hold: {dim} does not divide into {parts}")
+            return f"{condition['text']} does not hold: {dim} does not divide into {parts}"
+    return None
 
 
 def value(polynomial: Sequence[Mapping[str, Any]], sizes: Mapping[str, int]) -> Fraction:

@@ -131,7 +131,9 @@ def sized(target: Target, devices: int) -> Target:
         for shape in _TPU_TOPOLOGIES[len(target.shape)]:
             if prod(shape) * chips == devices:
                 return parse_target(f"tpu:{target.chip}:{'x'.join(map(str, shape))}")
-    raise UsageError(f"target {target}: no {devices} devices of its kind; expected a cpu:, gpu: or tpu: target of as many")
+    raise UsageError(
+        f"target {target}: no {devices} devices of its kind; expected a cpu:, gpu: or tpu: target of as many"
+    )
 
 
 def _parameters(family: Family) -> Any:

@@ -1,8 +1,8 @@
 """The one sum of monomials that gives what was measured at chosen points: solved over fractions, never fitted.
 
 Each variable is changed in turn, from a first point on. Where a quantity then grows by a power of the change, that
-variable has this exponent in every monomial. Where it does not, it is a sum of two or three powers, which further values
-of the variable tell apart; each power's own coefficient is a quantity of the other variables, and solved likewise.
+variable has this exponent in every monomial. Where it does not, it is a sum of two or three powers, which further
+values of the variable tell apart; each power's own coefficient is a quantity of the other variables, and solved alike.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from itertools import combinations
 from typing import TypeVar
 
@@ -18,6 +19,8 @@ from lab.laws.polynomial import Monomial, Polynomial, collected, monomial
 T = TypeVar("T")
 Point = tuple[int, ...]
 """One value a variable, in the order of their names."""
+Exponents = tuple[tuple[str, int], ...]
+"""Of a monomial, by name."""
 Quantity = Callable[[Point], Fraction]
 """What was measured at a point.
 
@@ -27,6 +30,9 @@ Raises:
 """
 EXPONENTS = range(-2, 4)
 MOST_POWERS = 3
+
+
+Dim = tuple[Polynomial, Polynomial]
 
 
 class Missing(Exception):
@@ -40,6 +46,10 @@ class NoLaw(Exception):
     """Why no sum of monomials gives what was measured."""
 
 
+class Unknowable(NoLaw):
+    """What no more compiles, and no other way to put transfers together, would tell."""
+
+
 @dataclass(frozen=True)
 class Grid:
     """Where to measure.
@@ -47,10 +57,12 @@ class Grid:
     Attributes:
       names: of the variables.
       values: of each, the first point's first, then those that are tried in this order.
+      dims: of arrays, each with the parts that it is split into.
     """
 
     names: tuple[str, ...]
     values: tuple[tuple[int, ...], ...]
+    dims: tuple[Dim, ...] = ()
 
     @property
     def first(self) -> Point:
@@ -68,7 +80,7 @@ def solved(quantity: Quantity, grid: Grid) -> Polynomial:
 
 
 def _solved(quantity: Quantity, grid: Grid, free: Sequence[int]) -> list[Monomial]:
-    powers = dict(zip(free, each_of([lambda i=i: _powers(quantity, grid, i) for i in free]), strict=True))
+    powers = dict(zip(free, each_of([partial(_powers, quantity, grid, i) for i in free]), strict=True))
     mixed = next((i for i in free if len(powers[i]) > 1), None)
     if mixed is None:
         exponents = {grid.names[i]: powers[i][0] for i in free}
@@ -78,13 +90,44 @@ def _solved(quantity: Quantity, grid: Grid, free: Sequence[int]) -> list[Monomia
         return [monomial(quantity(grid.first) / scale, exponents)]
     rest = [i for i in free if i != mixed]
     parts = [_coefficient(quantity, grid, mixed, powers[mixed], power) for power in powers[mixed]]
-    solutions = each_of([lambda part=part: _solved(part, grid, rest) for part in parts])
+    solutions = each_of([partial(_solved, part, grid, rest) for part in parts])
     name = grid.names[mixed]
     return [
         monomial(each.coefficient, {**each.exponents, name: power})
         for power, some in zip(powers[mixed], solutions, strict=True)
         for each in some
     ]
+
+
+def combined(quantity: Quantity, grid: Grid, points: Sequence[Point], shapes: Sequence[Exponents]) -> Polynomial:
+    """The one sum of monomials of these exponents that gives a quantity at all points: for what a compiler computes at
+    once at some sizes and apart at others, of the same kinds as what is known.
+
+    Raises:
+      NoLaw: there is none, or more than one.
+    """
+    rows = [[*(_power(grid, point, shape) for shape in shapes), Fraction(quantity(point))] for point in points]
+    lead = 0
+    for column in range(len(shapes)):
+        pivot = next((r for r in range(lead, len(rows)) if rows[r][column]), None)
+        if pivot is None:
+            raise NoLaw("several sums of known monomials give what is compiled")
+        rows[lead], rows[pivot] = rows[pivot], rows[lead]
+        rows[lead] = [x / rows[lead][column] for x in rows[lead]]
+        for r in range(len(rows)):
+            if r != lead and rows[r][column]:
+                rows[r] = [a - rows[r][column] * b for a, b in zip(rows[r], rows[lead], strict=True)]
+        lead += 1
+    if lead >= len(rows) or any(row[-1] for row in rows[lead:]):
+        raise NoLaw("no sum of known monomials gives what is compiled")
+    return collected(monomial(row[-1], dict(shape)) for row, shape in zip(rows, shapes, strict=False))
+
+
+def _power(grid: Grid, point: Point, shape: Exponents) -> Fraction:
+    sizes, found = dict(zip(grid.names, point, strict=True)), Fraction(1)
+    for name, exponent in shape:
+        found *= Fraction(sizes[name]) ** exponent
+    return found
 
 
 def each_of(asked: Sequence[Callable[[], T]]) -> list[T]:
@@ -110,9 +153,10 @@ def _powers(quantity: Quantity, grid: Grid, i: int) -> tuple[int, ...]:
     if len(values) < 2:
         raise NoLaw(f"{grid.names[i]} cannot be changed")
     for count in range(1, MOST_POWERS + 1):
-        for used in range(2 if count == 1 else count + 1, len(values) + 1):
+        # More powers fit small numbers by chance: they have to fit a value more.
+        for used in range(count + 1 + (count > 2), len(values) + 1):
             some = values[:used]
-            found = each_of([lambda v=v: quantity(_at(grid.first, i, v)) for v in some])
+            found = each_of([partial(quantity, _at(grid.first, i, v)) for v in some])
             sets = [powers for powers in combinations(EXPONENTS, count) if _gives(powers, some, found)]
             if len(sets) == 1:
                 return sets[0]
@@ -141,7 +185,7 @@ def _coefficient(quantity: Quantity, grid: Grid, i: int, powers: Sequence[int], 
     weights = _inverse([[Fraction(v) ** p for p in powers] for v in values])[powers.index(power)]
 
     def part(point: Point) -> Fraction:
-        found = each_of([lambda v=v: quantity(_at(point, i, v)) for v in values])
+        found = each_of([partial(quantity, _at(point, i, v)) for v in values])
         return sum((w * f for w, f in zip(weights, found, strict=True)), Fraction(0))
 
     return part

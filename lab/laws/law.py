@@ -32,7 +32,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Condition:
-    """What has to divide for the law to hold: the program splits a dim into as many parts.
+    """What has to divide for a law to hold: the program splits a dim into as many parts, or the compiler pads.
 
     Attributes:
       text: `embed % (fsdp * tensor) == 0`.
@@ -55,7 +55,9 @@ class Term:
       executions: a step.
       payload_of_step: bytes of all executions.
       group: devices of one group.
-      level: how much of their names is alike, see `lab.laws.terms`.
+      where: what has to divide for this term to hold, beside the conditions of the whole.
+      level: how few of their names are alike: 0: all, operation and line included; 1: kind, axes, dtype, phase and
+        scope; 2: all but the scope; 3: kind and axes.
       sites: transfers of the compiled text at the first size.
     """
 
@@ -72,6 +74,7 @@ class Term:
     executions: Polynomial
     payload_of_step: Polynomial
     group: Polynomial
+    where: tuple[Condition, ...]
     level: int
     sites: int
 
@@ -83,8 +86,7 @@ class Refused:
     Attributes:
       kind: of transfers; null of what is no transfer.
       what: `all_gather over fsdp, layers/mlp/up`, or what of the program.
-      wire_bytes: of a step, at the sizes at which it is most of all.
-      share: of all wire bytes there.
+      share: of all wire bytes of a step, at the sizes at which it is most of them.
     """
 
     kind: Kind | None
@@ -148,8 +150,10 @@ class Law:
     """Exact formulas of one program.
 
     Attributes:
-      fixed: sizes and degrees that were not varied.
+      mesh: all axes in the order of `mesh.devices`, with the degrees of the first compile.
+      fixed: sizes that were not varied, as far as they were set.
       flops: of matrix products, a step of one device; null where they have no law. `products` tells them apart.
+      flops_where: what has to divide for them to hold, beside the conditions of the whole.
       memory: of one device, what has a law of `arguments`, `outputs`, `temporaries` and `peak`.
       arguments: bytes of each array that the step takes, on one device.
       notes: what of the compiled texts was not read, or with an assumption.
@@ -161,11 +165,13 @@ class Law:
     style: str | None
     compiler: str
     variables: tuple[Variable, ...]
+    mesh: Mapping[str, Size]
     fixed: Mapping[str, int | str]
     conditions: tuple[Condition, ...]
     terms: tuple[Term, ...]
     products: tuple[Products, ...]
     flops: Polynomial | None
+    flops_where: tuple[Condition, ...]
     arguments: Mapping[str, Polynomial]
     memory: Mapping[str, Polynomial]
     refused: tuple[Refused, ...]

@@ -36,7 +36,7 @@ def collected(monomials: Iterable[Monomial]) -> Polynomial:
     sums: dict[tuple[tuple[str, int], ...], Fraction] = defaultdict(Fraction)
     for each in monomials:
         sums[tuple(sorted(each.exponents.items()))] += each.coefficient
-    ordered = sorted(sums, key=lambda powers: (-sum(e for _, e in powers), -len(powers), powers))
+    ordered = sorted(sums, key=lambda powers: (sums[powers] < 0, -sum(e for _, e in powers), -len(powers), powers))
     return tuple(monomial(sums[powers], dict(powers)) for powers in ordered if sums[powers])
 
 

@@ -1,4 +1,4 @@
-"""Laws of transfers, products and arguments: which items belong together, and what of them is solved. Imports no JAX."""
+"""Laws of transfers, products and arguments: which belong together, and what of them is solved. Imports no JAX."""
 
 from __future__ import annotations
 
@@ -9,9 +9,24 @@ from functools import partial
 
 from lab.core.ledger import Kind
 from lab.laws.bundles import ItemsAt, Subject
-from lab.laws.interpolation import Grid, NoLaw, Point, each_of, solved
+from lab.laws.interpolation import Dim, Exponents, Grid, NoLaw, Point, Unknowable, combined, each_of, solved
 from lab.laws.measurement import Argument, Product, Site
 from lab.laws.polynomial import Polynomial, monomial, product, value
+
+GRAINS = (256, 128, 64, 32, 16, 8, 4, 2)
+"""What compilers pad dims to multiples of: the largest that all sizes have at which a law is right."""
+
+
+@dataclass(frozen=True)
+class Exact:
+    """A sum of monomials and where it holds.
+
+    Attributes:
+      grain: what dims on a device are multiples of, those that were so at first; the compiler pads what is not.
+    """
+
+    sum: Polynomial
+    grain: int = 1
 
 
 @dataclass(frozen=True)
@@ -22,28 +37,36 @@ class TransferLaw:
     executions: Polynomial
     payload_of_step: Polynomial
     group: Polynomial
+    grain: int
 
 
 def transfers(grid: Grid, points: Callable[[], Sequence[Point]]) -> Subject[Site, TransferLaw]:
     """Args:
     points: that are measured, all of which a law has to reproduce.
     """
-    return Subject(lambda m: m.sites, _names_of_site, partial(_transfer_law, grid, points))
+    return Subject(
+        lambda m: m.sites,
+        _names_of_site,
+        partial(_transfer_law, grid, points),
+        lambda law: (law.executions, law.payload_of_step),
+    )
 
 
-def products(grid: Grid, points: Callable[[], Sequence[Point]]) -> Subject[Product, Polynomial]:
+def products(grid: Grid, points: Callable[[], Sequence[Point]]) -> Subject[Product, Exact]:
     return Subject(
         lambda m: m.products,
         lambda each: (each.op_name, (each.phase, each.scope), each.phase, None),
         partial(_sum_law, grid, points, lambda each: each.flops, "the text does not tell how much it multiplies"),
+        lambda law: (law.sum,),
     )
 
 
-def arguments(grid: Grid, points: Callable[[], Sequence[Point]]) -> Subject[Argument, Polynomial]:
+def arguments(grid: Grid, points: Callable[[], Sequence[Point]]) -> Subject[Argument, Exact]:
     return Subject(
         lambda m: m.arguments,
         lambda each: (each.name,),
         partial(_sum_law, grid, points, lambda each: each.bytes, ""),
+        lambda law: (law.sum,),
     )
 
 
@@ -54,39 +77,51 @@ def _names_of_site(site: Site) -> tuple[tuple[object, ...], ...]:
     return ((*scoped, site.function, site.origin, site.op_name), scoped, where, least)
 
 
-def _transfer_law(grid: Grid, points: Callable[[], Sequence[Point]], at: ItemsAt[Site]) -> TransferLaw:
+def _transfer_law(
+    grid: Grid, points: Callable[[], Sequence[Point]], at: ItemsAt[Site], shapes: Sequence[Sequence[Exponents]] = ()
+) -> TransferLaw:
     def quantity(of: Callable[[Site], int]) -> Callable[[Point], Fraction]:
         return lambda point: Fraction(sum(map(of, at(point))))
 
-    first = at(grid.first)
-    if not first:
-        where = next(point for point in points() if at(point))
-        raise NoLaw(f"absent at the first size, present at {_shown(grid, where)}")
     for point in points():
         _check_known(at(point))
-    is_one = all(len({site.payload_bytes for site in at(point)}) == 1 for point in points())
-    of_bytes = (
-        (lambda point: Fraction(at(point)[0].payload_bytes if at(point) else 0))
-        if is_one
-        else quantity(lambda site: (site.executions or 0) * site.payload_bytes)
-    )
+    _check_there(grid, points(), at)
+    of_step = quantity(lambda site: (site.executions or 0) * site.payload_bytes)
+    is_one = not shapes and all(len({site.payload_bytes for site in at(point)}) == 1 for point in points())
+    of_bytes = (lambda point: Fraction(at(point)[0].payload_bytes if at(point) else 0)) if is_one else of_step
     of_executions = quantity(lambda site: site.executions or 0)
     try:
-        sent, executions = each_of([lambda q=q: _reproduced(grid, points(), q) for q in (of_bytes, of_executions)])
+        if shapes:
+            executions, sent = (
+                _combined(grid, points(), of_executions, shapes[0]),
+                _combined(grid, points(), of_step, shapes[1]),
+            )
+        else:
+            sent, executions = each_of([partial(_reproduced, grid, points(), q) for q in (of_bytes, of_executions)])
     except NoLaw as why:
         padded = any(site.is_padded for point in points() for site in at(point))
         raise NoLaw(f"{why}; the compiler pads what it moves" if padded else str(why)) from None
-    step = product(sent, executions) if is_one else sent
-    return TransferLaw(sent if is_one else None, executions, step, _group(grid, points(), at))
+    step = product(sent.sum, executions.sum) if is_one else sent.sum
+    grain = max(sent.grain, executions.grain)
+    return TransferLaw(sent.sum if is_one else None, executions.sum, step, _group(grid, points(), at), grain)
+
+
+def _check_there(grid: Grid, points: Sequence[Point], at: ItemsAt) -> None:  # type: ignore[type-arg]
+    """Before more is compiled for it: a name that is missing at some sizes is a compiler's choice of names, or of what
+    it does."""
+    present = [point for point in points if at(point)]
+    absent = [point for point in points if point not in present]
+    if absent:
+        raise NoLaw(f"absent at {_shown(grid, absent[0])}, present at {_shown(grid, present[0])}")
 
 
 def _check_known(sites: Sequence[Site]) -> None:
     if any(site.kind is Kind.RAGGED_ALL_TO_ALL for site in sites):
-        raise NoLaw("what it moves depends on the data; its buffers are the most")
+        raise Unknowable("what it moves depends on the data; its buffers are the most")
     if any(site.executions is None for site in sites):
-        raise NoLaw("how often it runs depends on the data")
+        raise Unknowable("how often it runs depends on the data")
     if any(site.group_size is None for site in sites):
-        raise NoLaw("the text does not tell its groups")
+        raise Unknowable("the text does not tell its groups")
 
 
 def _group(grid: Grid, points: Sequence[Point], at: ItemsAt[Site]) -> Polynomial:
@@ -105,7 +140,7 @@ def _group(grid: Grid, points: Sequence[Point], at: ItemsAt[Site]) -> Polynomial
     sizes = [{site.group_size for site in at(point)} for point in points]
     if not all(len(each) == 1 for each in sizes):
         raise NoLaw("its groups have several sizes")
-    return _reproduced(grid, points, lambda point: Fraction(at(point)[0].group_size or 0))
+    return _reproduced(grid, points, lambda point: Fraction(at(point)[0].group_size or 0)).sum
 
 
 def _sum_law(
@@ -114,28 +149,61 @@ def _sum_law(
     of: Callable[[Product], int | None] | Callable[[Argument], int | None],
     unknown: str,
     at: ItemsAt,  # type: ignore[type-arg]  # Of what `of` takes.
-) -> Polynomial:
+    shapes: Sequence[Sequence[Exponents]] = (),
+) -> Exact:
     def quantity(point: Point) -> Fraction:
         found = [of(item) for item in at(point)]
         if None in found:
-            raise NoLaw(unknown)
+            raise Unknowable(unknown)
         return Fraction(sum(each or 0 for each in found))
 
-    return _reproduced(grid, points(), quantity)
+    _check_there(grid, points(), at)
+    return _combined(grid, points(), quantity, shapes[0]) if shapes else _reproduced(grid, points(), quantity)
 
 
-def _reproduced(grid: Grid, points: Sequence[Point], quantity: Callable[[Point], Fraction]) -> Polynomial:
-    """Solved, and right at every point that was measured.
+def _combined(
+    grid: Grid, points: Sequence[Point], quantity: Callable[[Point], Fraction], shapes: Sequence[Exponents]
+) -> Exact:
+    return Exact(combined(quantity, grid, points, shapes))
+
+
+def _reproduced(grid: Grid, points: Sequence[Point], quantity: Callable[[Point], Fraction]) -> Exact:
+    """Solved, and right at every point that was measured, or at all whose sizes are multiples of some grain.
 
     Raises:
-      NoLaw: it is not.
+      NoLaw: it is neither.
     """
     found = solved(quantity, grid)
-    for point in points:
-        law, compiled = value(found, dict(zip(grid.names, point, strict=True))), quantity(point)
-        if law != compiled:
-            raise NoLaw(f"at {_shown(grid, point)} it is {compiled}, where the sizes before give {law}")
-    return found
+    wrong = [point for point in points if value(found, _sizes(grid, point)) != quantity(point)]
+    if not wrong:
+        return Exact(found)
+    right = [point for point in points if point not in wrong]
+    for grain in GRAINS:
+        if all(is_of_grain(grid, point, grain) for point in right):
+            if not any(is_of_grain(grid, point, grain) for point in wrong):
+                return Exact(found, grain)
+            break
+    law = value(found, _sizes(grid, wrong[0]))
+    raise NoLaw(f"at {_shown(grid, wrong[0])} it is {quantity(wrong[0])}, where the sizes before give {law}")
+
+
+def grained(grid: Grid, grain: int) -> list[Dim]:
+    """The dims that a grain is asked of: those that had it at first."""
+    return [dim for dim in grid.dims if _parts(grid, grid.first, dim) % grain == 0]
+
+
+def is_of_grain(grid: Grid, point: Point, grain: int) -> bool:
+    dims = grained(grid, grain)
+    return bool(dims) and all(_parts(grid, point, dim) % grain == 0 for dim in dims)
+
+
+def _parts(grid: Grid, point: Point, dim: Dim) -> Fraction:
+    sizes = _sizes(grid, point)
+    return value(dim[0], sizes) / value(dim[1], sizes)
+
+
+def _sizes(grid: Grid, point: Point) -> dict[str, int]:
+    return dict(zip(grid.names, point, strict=True))
 
 
 def _shown(grid: Grid, point: Point) -> str:

@@ -1,0 +1,144 @@
+"""What a law says of growth: which terms shrink with a degree and which do not, which of them is most in the end, and
+where communication takes longer than the products. Imports no JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
+
+from lab.laws.evaluate import wire_bytes
+from lab.laws.law import Law, Term
+from lab.laws.polynomial import value
+from lab.laws.verify import term_text
+from lab.meshes.errors import no_such
+from lab.meshes.platforms import Platform
+from lab.meshes.targets import parse_target
+
+DEVICES = "devices"
+"""All degrees of the law, of which the first grows."""
+TIMES = (1, 10, 100, 1000)
+FARTHEST = 20
+"""Doublings within which communication passes the products, or never is said to."""
+DTYPE = "bf16"
+
+
+@dataclass(frozen=True)
+class Growth:
+    """One term as a variable grows and all else stays.
+
+    Attributes:
+      does: "shrinks", "stays" or "grows".
+      power: of the variable, in the end.
+      wire_bytes: of a step of one device, at each of `TIMES` as large a value.
+    """
+
+    what: str
+    does: str
+    power: int
+    wire_bytes: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The term that sends most."""
+
+    times: int
+    what: str
+    share: float
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Where communication along the links of the target takes longer than the products, at the rates of the data sheet.
+
+    Attributes:
+      at: the first power of two times the variable's value at which it does; null where it does at none.
+      is_there: it does from the start.
+    """
+
+    chip: str
+    at: int | None
+    is_there: bool
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A law along one variable."""
+
+    variable: str
+    sizes: Mapping[str, int]
+    growths: tuple[Growth, ...]
+    winners: tuple[Winner, ...]
+    crossing: Crossing | None
+
+
+def scaled(law: Law, name: str, sizes: Mapping[str, int]) -> Scale:
+    """A law from these sizes on.
+
+    Args:
+      name: a variable, or `devices` for the law's first degree.
+    Raises:
+      UsageError: no such variable.
+    """
+    axes = [v.name for v in law.variables if v.is_axis]
+    variable = (axes[0] if axes else "") if name == DEVICES else name
+    if variable not in law.names:
+        raise no_such("variable", name, (*law.names, DEVICES))
+
+    def at(times: int) -> dict[str, int]:
+        return {**sizes, variable: sizes[variable] * times}
+
+    growths = tuple(
+        Growth(term_text(term), *_does(term, variable), tuple(float(_wire(term, at(n))) for n in TIMES))
+        for term in law.terms
+    )
+    winners = []
+    for place, times in enumerate(TIMES):
+        most = max(growths, key=lambda growth: growth.wire_bytes[place], default=None)
+        whole = sum(growth.wire_bytes[place] for growth in growths)
+        if most is not None and whole:
+            winners.append(Winner(times, most.what, most.wire_bytes[place] / whole))
+    return Scale(variable, dict(sizes), growths, tuple(winners), _crossing(law, variable, sizes))
+
+
+def _does(term: Term, variable: str) -> tuple[str, int]:
+    power = max((each.exponents.get(variable, 0) for each in term.payload_of_step), default=0)
+    return ("shrinks" if power < 0 else "grows" if power else "stays"), power
+
+
+def _wire(term: Term, sizes: Mapping[str, int]) -> Fraction:
+    """Also where a dim does not divide: how it grows is asked, not what a device sends."""
+    step, group = value(term.payload_of_step, sizes), value(term.group, sizes)
+    return step * wire_bytes(term.kind, term.network_kind, int(group), int(group)) / int(group)
+
+
+def _crossing(law: Law, variable: str, sizes: Mapping[str, int]) -> Crossing | None:
+    target = parse_target(law.target)
+    if law.flops is None or target.chip is None:
+        return None
+    flops, chip = law.flops, target.hardware
+    peak = chip.flops_per_s[DTYPE].value / chip.devices_per_chip
+    inside = target.per_host if target.platform == Platform.GPU else None
+
+    def passes(times: int) -> bool:
+        here = {**sizes, variable: sizes[variable] * times}
+        degrees = {name: here.get(name, size) for name, size in law.mesh.items()}
+        sent = sum(
+            float(_wire(term, here)) / (chip.fast if _is_near(term.axes, degrees, inside) else chip.slow).value
+            for term in law.terms
+        )
+        return sent * chip.devices_per_chip > float(value(flops, here)) / peak
+
+    if passes(1):
+        return Crossing(chip.name, sizes[variable], True)
+    at = next((2**n for n in range(1, FARTHEST) if passes(2**n)), None)
+    return Crossing(chip.name, at and at * sizes[variable], False)
+
+
+def _is_near(axes: Sequence[str], degrees: Mapping[str, int], inside: int | None) -> bool:
+    """Whether groups along these axes lie in one host; of one TPU slice always."""
+    names = list(degrees)
+    known = [names.index(axis) for axis in axes if axis in degrees]
+    return inside is None or not known or prod(list(degrees.values())[min(known) :]) <= inside

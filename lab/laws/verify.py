@@ -1,0 +1,225 @@
+"""Holds a law against compiles that it was not derived from. Imports no JAX."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil, prod
+
+from lab.core.units import exact
+from lab.laws.bundles import Measured
+from lab.laws.derive import About, Measure, Start, derived, site_text, wire_of, with_most
+from lab.laws.evaluate import OutsideLaw, wire_bytes
+from lab.laws.law import Check, Condition, Difference, Law, Refused, Term
+from lab.laws.measurement import Measurement, Site
+from lab.laws.polynomial import value
+from lab.meshes.axes import Axes
+
+HELD_OUT = 3
+MOST_TRIED = 8
+"""Assignments that are tried for each held-out check: a program may refuse sizes."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Sizes to hold a law against.
+
+    Attributes:
+      degrees: of the first axis, and of all others; the next where the program or the target refuses them.
+      factor: about which sizes are larger than the first ones.
+      units: that sizes are odd multiples of, the next where the law or the program asks for another.
+    """
+
+    degrees: tuple[tuple[int, int], ...]
+    factor: Fraction
+    units: tuple[int, ...]
+
+
+# The largest units are those that XLA's kernels for GPUs ask for (jax 0.10.2: it finds no tiles for others).
+ODD = Wish(((3, 3), (2, 2)), Fraction(5, 4), (1, 3, 9, 18, 192, 576))
+ATTEMPTS = 2
+MIXED = Wish(((4, 2), (2, 2)), Fraction(3, 2), (64, 128, 16, 4, 1))
+LARGE = Wish(((16, 8), (8, 8), (8, 4), (4, 4), (2, 2)), Fraction(4), (1024, 512, 128, 64, 8, 1))
+
+
+def verified(about: About, start: Start, measure: Measure, most_devices: int) -> Law:
+    """The law of a program, with what three compiles say of it that it was not derived from: sizes that no power of two
+    divides, where the program takes such, others of another degree on each axis, and large ones on many devices.
+
+    A term that one of them refutes is derived anew with that compile among the others, and held against three fresh
+    ones; what those refute has no law.
+
+    Raises:
+      UsageError: as `derived`.
+    """
+    known: Measured = {}
+    for attempt in range(ATTEMPTS):
+        law, known = derived(about, start, measure, known)
+        checks: list[Check] = []
+        for wish in (ODD, MIXED, LARGE):
+            seen = [*(each.sizes for each in law.compiled), *(check.sizes for check in checks)]
+            for sizes in candidates(law, start.mesh, replace(wish, factor=wish.factor + attempt), most_devices):
+                found = measure([sizes])[0] if sizes not in seen else None
+                if isinstance(found, Measurement):
+                    check, wrong = checked(law, start.mesh, sizes, found)
+                    known = {**known, tuple(sizes[name] for name in start.sizes): found}
+                    law = with_most(_without(law, wrong), sizes)
+                    checks.append(check)
+                    break
+        law = replace(law, checks=tuple(checks))
+        if all(check.is_equal for check in checks):
+            break
+    return law
+
+
+def candidates(law: Law, mesh: Axes, wish: Wish, most_devices: int) -> Iterator[dict[str, int]]:
+    """Where the law holds."""
+    first, axes = law.compiled[0].sizes, [v.name for v in law.variables if v.is_axis]
+    for leading, other in wish.degrees:
+        degrees = {name: other if number else leading for number, name in enumerate(axes)}
+        if prod((mesh.shape | degrees).values()) > most_devices:
+            continue
+        for unit in wish.units:
+            sizes = degrees | {
+                v.name: _odd_multiple(first[v.name] * wish.factor, unit, number % 3)
+                for number, v in enumerate(v for v in law.variables if not v.is_axis)
+            }
+            if holds(law, sizes):
+                yield sizes
+
+
+def _odd_multiple(size: Fraction, unit: int, later: int) -> int:
+    """The first from `size` on, or a later one; of a unit that is no larger, as few have as many layers as columns."""
+    while unit % 2 == 0 and unit > size:
+        unit //= 2
+    count = ceil(size / unit)
+    return unit * (count + 1 - count % 2 + 2 * later)
+
+
+def holds(law: Law, sizes: Mapping[str, int]) -> bool:
+    try:
+        law.at(sizes)
+    except OutsideLaw:
+        return False
+    return True
+
+
+def checked(law: Law, mesh: Axes, sizes: Mapping[str, int], found: Measurement) -> tuple[Check, list[tuple[Term, str]]]:
+    """What one compile says, with the terms that it refutes and how."""
+    wrong: list[tuple[Term, str]] = []
+    differences: list[Difference] = []
+    left = [term for term in law.terms if _holds(term.where, sizes)]
+    seen = list(found.sites)
+    equal: list[Term] = []
+    for level in range(3):
+        by_name: dict[Hashable, list[Site]] = defaultdict(list)
+        for site in seen:
+            by_name[_site_names(site)[level]].append(site)
+        of_terms: dict[Hashable, list[Term]] = defaultdict(list)
+        for term in left:
+            of_terms[_term_names(term)[level]].append(term)
+        for name, terms in of_terms.items():
+            those = by_name.get(name, [])
+            if _sums(terms, sizes) == _measured(those):
+                equal += terms
+                left = [term for term in left if term not in terms]
+                seen = [site for site in seen if site not in those]
+    for term in left:
+        law_says = _sums([term], sizes)
+        there = [site for site in found.sites if _site_names(site)[0] == _term_names(term)[0]]
+        says = _says(*_measured(there))
+        differences.append(Difference(term_text(term), _says(*law_says), says))
+        wrong.append((term, f"refuted at {_text(sizes)}: by the law {_says(*law_says)}, compiled {says}"))
+    differences += [
+        Difference(site_text(site), "nothing", _says(*_measured([site])))
+        for site in (() if left else seen)
+        if not any((each.kind, each.axes) == (site.kind, site.axes) for each in law.refused)
+    ]
+    for what, law_value, compiled in _totals(law, sizes, found):
+        if law_value != compiled:
+            differences.append(Difference(what, exact(law_value), exact(compiled)))
+    whole = sum(map(wire_of, found.sites))
+    under = whole - sum(map(wire_of, seen))
+    devices = prod(sizes.get(name, size) for name, size in mesh.shape.items())
+    check = Check(
+        dict(sizes), devices, len(law.terms), len(equal), float(whole), float(under), tuple(differences), found.seconds
+    )
+    return check, wrong
+
+
+def _holds(where: Sequence[Condition], sizes: Mapping[str, int]) -> bool:
+    return all(value(one.dim, sizes) % value(one.parts, sizes) == 0 for one in where)
+
+
+def _totals(law: Law, sizes: Mapping[str, int], found: Measurement) -> Iterator[tuple[str, Fraction, int]]:
+    if law.flops is not None and found.flops is not None and _holds(law.flops_where, sizes):
+        yield "FLOPs", value(law.flops, sizes), found.flops
+    for name, of in law.memory.items():
+        compiled = getattr(found.memory, name, None)
+        if compiled is not None:
+            yield f"memory: {name}", value(of, sizes), compiled
+
+
+def _without(law: Law, wrong: Sequence[tuple[Term, str]]) -> Law:
+    """Refuted terms have no law."""
+    first = law.compiled[0].sizes
+    whole = _sums(law.terms, first)[2] or Fraction(1)
+    lost = [term for term, _ in wrong]
+    refused = [
+        Refused(term.kind, term.axes, term_text(term), reason, float(_sums([term], first)[2] / whole))
+        for term, reason in wrong
+    ]
+    kept = tuple(term for term in law.terms if term not in lost)
+    return replace(law, terms=kept, refused=(*law.refused, *refused))
+
+
+def _site_names(site: Site) -> tuple[Hashable, ...]:
+    least = (site.kind, site.axes, site.network_kind, site.conditional)
+    return (
+        (*least, site.phase, site.dtype, site.scope, site.origin or ""),
+        (*least, site.phase, site.dtype, site.scope),
+        least,
+    )
+
+
+def _term_names(term: Term) -> tuple[Hashable, ...]:
+    least = (term.kind, term.axes, term.network_kind, term.conditional)
+    return (
+        (*least, term.phase, term.dtype, term.scope, term.origin or ""),
+        (*least, term.phase, term.dtype, term.scope),
+        least,
+    )
+
+
+def _sums(terms: Iterable[Term], sizes: Mapping[str, int]) -> tuple[Fraction, Fraction, Fraction]:
+    """Executions, and payload and wire bytes of a step."""
+    executions = payload = wire = Fraction(0)
+    for term in terms:
+        step, group = value(term.payload_of_step, sizes), value(term.group, sizes)
+        executions += value(term.executions, sizes)
+        payload += step
+        wire += wire_bytes(term.kind, term.network_kind, int(step), int(group))
+    return executions, payload, wire
+
+
+def _measured(sites: Iterable[Site]) -> tuple[Fraction, Fraction, Fraction]:
+    some = list(sites)
+    executions = Fraction(sum(site.executions or 0 for site in some))
+    payload = Fraction(sum((site.executions or 0) * site.payload_bytes for site in some))
+    return executions, payload, sum(map(wire_of, some), Fraction(0))
+
+
+def _says(executions: Fraction, payload: Fraction, wire: Fraction) -> str:
+    return f"{float(executions):,g} x, {float(payload):,.0f} B" if payload else "nothing"
+
+
+def term_text(term: Term) -> str:
+    """`all_gather over fsdp, layers/mlp/up`."""
+    where = term.scope or term.function or term.origin or ""
+    return f"{term.kind} over {'+'.join(term.axes)}" + (f", {where}" if where else "")
+
+
+def _text(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())

@@ -1,0 +1,174 @@
+"""Laws of programs that are written down here, whose transfers are known at every size: nothing is compiled."""
+
+from dataclasses import replace
+from fractions import Fraction
+from math import ceil
+
+import pytest
+
+from lab.core.ledger import Kind, Memory, Phase
+from lab.laws.derive import About, Start, derived
+from lab.laws.formula import text
+from lab.laws.law import Law
+from lab.laws.measurement import Argument, Measurement, Product, Refusal, Site, Split
+from lab.laws.verify import verified
+from lab.meshes.axes import Axes
+from lab.meshes.errors import UsageError
+
+ABOUT = About("step.py:build", "cpu:2", "cpu", None, "jax")
+START = Start({"fsdp": 2, "layers": 4, "embed": 64}, Axes.of({"fsdp": 2}))
+GATHER = Site(
+    Kind.ALL_GATHER,
+    ("fsdp",),
+    True,
+    Phase.FORWARD,
+    "mlp",
+    "layer",
+    "step.py:7",
+    "mlp/dot",
+    "bf16",
+    False,
+    None,
+    2,
+    0,
+    0,
+    False,
+)
+
+
+def measurement(sizes, *sites, flops=0, padded=1):
+    f, D = sizes["fsdp"], sizes["embed"]
+    held = 4 * D * D // f
+    return Measurement(
+        tuple(replace(site, group_size=f) for site in sites),
+        (Product("mlp/dot", "mlp", Phase.FORWARD, flops),) if flops else (),
+        (Argument("w", held),),
+        (Split("argument w, dim 0", ("fsdp",), (D,)),),
+        flops or None,
+        Memory(held, 0, 0, 0, None),
+        (),
+        True,
+    )
+
+
+def gathers(sizes, name="mlp/dot", share=Fraction(1)):
+    D, L = sizes["embed"], sizes["layers"]
+    return replace(GATHER, op_name=name, payload_bytes=2 * D * D, executions=int(L * share))
+
+
+def law_of(program, start=START) -> Law:
+    asked = []
+
+    def measure(some):
+        asked.extend(dict(sizes) for sizes in some)
+        return [program(sizes) for sizes in some]
+
+    return derived(ABOUT, start, measure)[0]
+
+
+def test_a_transfer_has_laws_of_payload_executions_and_group():
+    law = law_of(lambda sizes: measurement(sizes, gathers(sizes)))
+    (term,) = law.terms
+    assert (text(term.payload), text(term.executions), text(term.group)) == ("2 * embed^2", "layers", "fsdp")
+    assert text(law.memory["arguments"]) == "4 * embed^2 / fsdp"
+    assert [each.text for each in law.conditions] == ["embed % fsdp == 0"]
+    assert not [each for each in law.refused if each.kind]
+
+
+def test_names_that_move_with_sizes_are_not_what_is_matched():
+    """A combiner names a transfer after either of two."""
+
+    def program(sizes):
+        return measurement(sizes, gathers(sizes, "other" if sizes["layers"] > 4 else "mlp/dot"))
+
+    (term,) = law_of(program).terms
+    assert (term.level, text(term.executions)) == (1, "layers")
+
+
+def test_what_is_joined_at_some_sizes_only_is_a_sum_of_what_others_are():
+    """At four layers two gathers of other scopes are one, named after the first: that one seems to stay as layers
+    double."""
+
+    def program(sizes):
+        up, down = (replace(gathers(sizes, scope), scope=scope) for scope in ("up", "down"))
+        alone = replace(gathers(sizes, "out"), scope="out")
+        if sizes["layers"] == 4:
+            return measurement(sizes, alone, replace(up, executions=2 * up.executions))
+        return measurement(sizes, alone, up, down)
+
+    law = law_of(program)
+    assert [text(term.executions) for term in law.terms] == ["3 * layers"]
+    assert not [each for each in law.refused if each.kind]
+
+
+def test_what_depends_on_data_is_refused_by_name_and_nothing_else_is():
+    def program(sizes):
+        loop = replace(gathers(sizes, "while"), scope="search", executions=None)
+        return measurement(sizes, gathers(sizes), loop)
+
+    law = law_of(program)
+    (refused,) = [each for each in law.refused if each.kind]
+    assert (refused.what, refused.reason) == ("all_gather over fsdp, search", "how often it runs depends on the data")
+    assert [term.scope for term in law.terms] == ["mlp"]
+
+
+def test_an_algorithm_chosen_by_size_is_refused_not_fitted():
+    def program(sizes):
+        many = replace(gathers(sizes), payload_bytes=min(2 * sizes["embed"] ** 2, 10_000))
+        return measurement(sizes, many)
+
+    law = law_of(program)
+    assert law.terms == ()
+    (refused,) = [each for each in law.refused if each.kind]
+    assert "no sum of up to 3 powers of embed" in refused.reason
+    assert refused.share == 1.0
+
+
+def test_a_held_out_size_that_refutes_a_law_is_not_forgotten():
+    """Products are padded to multiples of 8 a device: the law then says where it holds, and is equal there."""
+
+    def program(sizes):
+        f, L, D = sizes["fsdp"], sizes["layers"], sizes["embed"]
+        flops = 2 * L * D * 8 * ceil(D / f / 8)
+        return measurement(sizes, gathers(sizes), flops=flops)
+
+    law = verified(ABOUT, START, lambda some: [program(sizes) for sizes in some], 64)
+    assert text(law.flops) == "2 * embed^2 * layers / fsdp"
+    assert [each.text for each in law.flops_where] == ["embed % (16 * fsdp) == 0"]
+    assert [check.is_equal for check in law.checks] == [True, True, True]
+    odd, mixed, large = (dict(check.sizes) for check in law.checks)
+    assert odd["fsdp"] == 3
+    assert odd["embed"] % 2
+    assert mixed["embed"] % (16 * mixed["fsdp"]) == 0
+    at_odd, at_large = law.at(odd), law.at(large)
+    assert (at_odd["flops"], at_large["flops"]) == (None, program(large).flops)
+
+
+def test_a_term_that_no_size_explains_is_refuted_and_then_refused():
+    """Right at every size that is doubled, wrong at all others."""
+
+    def program(sizes):
+        L = sizes["layers"]
+        return measurement(
+            sizes, replace(gathers(sizes), executions=L if L in (4, 8) and sizes["embed"] in (64, 128) else 1)
+        )
+
+    law = verified(ABOUT, START, lambda some: [program(sizes) for sizes in some], 64)
+    assert law.terms == ()
+    assert [each.kind for each in law.refused if each.kind] == [Kind.ALL_GATHER]
+
+
+def test_sizes_that_the_program_refuses_are_left_out():
+    def program(sizes):
+        return Refusal("layers: even, please") if sizes["layers"] == 8 else measurement(sizes, gathers(sizes))
+
+    law = law_of(program)
+    assert text(law.terms[0].executions) == "layers"
+    assert {each.sizes["layers"] for each in law.compiled} == {4, 16}
+
+
+def test_a_program_that_is_refused_at_first_says_why():
+    with pytest.raises(UsageError, match=r"refused at the first sizes \(fsdp=2, layers=4, embed=64\): no"):
+        law_of(lambda sizes: Refusal("no"))
+    with pytest.raises(UsageError, match="embed cannot be varied"):
+        law_of(lambda sizes: measurement(sizes, gathers(sizes)) if sizes["embed"] == 64 else Refusal("64 alone"))

@@ -1,0 +1,65 @@
+"""`lab law` of programs that are compiled."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lab.laws.evaluate import evaluate
+from lab.laws.family import sized
+from lab.meshes.targets import parse_target
+from tests.lab.cli.test_cli import assert_refused
+
+SOURCE = f"{Path(__file__).parent / 'programs.py'}:build"
+ASKED = ("law", SOURCE, "--mesh", "fsdp=2", "--target", "cpu:2", "--vary", "fsdp,layers,batch,embed")
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAB_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.compiles
+def test_a_program_has_a_law_that_is_equal_where_it_was_never_compiled(lab, tmp_path):
+    answer = lab(
+        *ASKED, "--json", "--at", "fsdp=16,layers=80,batch=64,embed=8192", "--html", str(tmp_path / "page.html")
+    )
+    assert answer.status == 0, answer.err
+    law = json.loads(answer.out)
+    (gather,) = [term for term in law["terms"] if term["kind"] == "all_gather"]
+    # Layers times the whole matrix, in float32.
+    assert gather["payload_of_step"] == [
+        {"numerator": 4, "denominator": 1, "exponents": {"embed": 2, "layers": 1}},
+    ]
+    assert not [each for each in law["refused"] if each["kind"]]
+    assert [check["differences"] for check in law["checks"]] == [[], [], []]
+    assert law["checks"][0]["sizes"]["fsdp"] == 3
+    assert law["values"][0]["flops"] == 80 * 2 * 4 * 8192**2
+    found = evaluate(law, {"fsdp": 16, "layers": 80, "batch": 64, "embed": 8192})
+    assert found["by_axes"]["fsdp"] == 80 * 4 * 8192**2 * 15 // 16 + law_of_the_mean(16)
+    assert "never compiled before" in (tmp_path / "page.html").read_text()
+    kept = list((tmp_path / "cache" / "laws").iterdir())
+    assert len(kept) == len(law["compiled"]) + len(law["checks"])
+
+
+def law_of_the_mean(devices):
+    """One float is summed over all."""
+    return 2 * (devices - 1) * 4 / devices
+
+
+def test_what_cannot_be_varied_is_refused(lab):
+    assert_refused(lab(*ASKED[:-1], "heads"), "no axis or size 'heads'", "layers, batch, embed")
+    assert_refused(lab(*ASKED[:-2]), "--vary is missing", "fsdp, layers, batch, embed")
+    assert_refused(lab("law", SOURCE, "--vary", "layers"), "a program needs a mesh")
+    assert_refused(lab(*ASKED[:-4], "--target", "attached", "--vary", "layers"), "expected a cpu:, gpu: or tpu:")
+
+
+def test_targets_have_as_many_devices_as_a_mesh():
+    for target, devices, expected in (
+        ("gpu:h100:2x8", 4, "gpu:h100:1x4"),
+        ("gpu:h100:2x8", 64, "gpu:h100:8x8"),
+        ("gpu:h100:2x8", 12, "gpu:h100:3x4"),
+        ("tpu:v5e:2x4", 16, "tpu:v5e:4x4"),
+        ("cpu:8", 9, "cpu:9"),
+    ):
+        assert str(sized(parse_target(target), devices)) == expected
