@@ -165,10 +165,16 @@ def _of_release(
             return compiled(call, partial(under_release, before=before, given=flags, is_tried=is_tried), python)
 
     try:
-        return upgraded(is_tried=True)
+        found = upgraded(is_tried=True)
     except CompilerEnded:
         # It may be a flag that XLA aborts at.
-        return upgraded(is_tried=False)
+        found = upgraded(is_tried=False)
+    asked = next(each for each in wanted if each.name == "jax")
+    if f"=={found.after.release}" != asked.release:
+        raise UsageError(
+            f"--with {asked}: jax {found.after.release} was imported in its place; expected no other jax on PYTHONPATH"
+        )
+    return found
 
 
 def _of_experiment(

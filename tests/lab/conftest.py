@@ -16,7 +16,7 @@ class Answer(NamedTuple):
 
 
 @contextmanager
-def this_process(stage=lambda _: nullcontext()):
+def this_process(stage=lambda _: nullcontext(), python=None):
     yield lambda function, *args: function(stage, *args)
 
 

@@ -11,6 +11,7 @@ import jax
 import pytest
 
 from lab.cli.upgrade import upgrade as command_upgrade
+from lab.compile.other_process import Python
 from tests.long_tests import long
 from tests.paths import ROOT
 
@@ -79,6 +80,15 @@ def test_a_flag_that_xla_does_not_know_is_refused_by_its_name(upgrade):
 def test_what_cannot_be_compared_is_refused_in_a_line(upgrade, options, line):
     answer = upgrade(*options)
     assert answer.status == 2 and line in answer.err and len(answer.err.splitlines()) == 1
+
+
+@pytest.mark.compiles
+def test_the_release_that_is_imported_is_held_against_the_one_that_was_asked_for(upgrade, monkeypatch):
+    monkeypatch.setattr("lab.cli.upgrade.environment", lambda wanted, platform, stage: Python.this())
+    same = upgrade("--with", f"jax=={jax.__version__}")
+    assert same.status == 0 and "no difference in communication" in same.out
+    other = upgrade("--with", "jax==0.0.1")
+    assert other.status == 2 and f"jax {jax.__version__} was imported in its place" in other.err
 
 
 def test_a_compiled_text_is_no_program_that_another_release_could_compile(lab, tmp_path):
