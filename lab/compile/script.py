@@ -87,9 +87,12 @@ def followed(
             if isinstance(cause, sources.ValueNeeded):
                 ended, asks_value = str(failure), True
             elif not (isinstance(cause, SystemExit) and not cause.code):
+                if isinstance(cause, SystemExit) and isinstance(cause.code, int):
+                    way = "" if arguments else f"; its own arguments stand behind --: {script} --target T -- ARGUMENTS"
+                    failure = UsageError(f"{script} ended itself with status {cause.code} (see above){way}")
                 if steps:
                     failure.args = (f"{failure}; --calls {steps} shows what it called on several devices before",)
-                raise
+                raise failure from cause
     if not any(call.is_own for call in calls):
         raise UsageError(_nothing(script, ended))
     return Followed(tuple(calls), ended, asks_value)

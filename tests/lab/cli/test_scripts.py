@@ -153,6 +153,12 @@ FAILING = {
         "was called, and only what makes arrays: <lambda> (early.py:5); ask after the first step",
     ),
     "raises.py": ("import jax\n1 / 0", "raises.py raised ZeroDivisionError: division by zero"),
+    "asks_for_width.py": (
+        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--width', required=True)\n"
+        "parser.parse_args()",
+        "asks_for_width.py ended itself with status 2 (see above); its own arguments stand behind --: asks_for_width.py "
+        "--target T -- ARGUMENTS",
+    ),
     "exits.py": ("import sys\nsys.exit('no data')", "exits.py raised SystemExit: no data"),
 }
 
