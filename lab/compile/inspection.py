@@ -82,7 +82,7 @@ _NO_ARRAY = re.compile(
     r"function at path (.*?)\.\n"
 )
 _PARTITIONS = re.compile(r"num_partitions=(\d+)")
-FINISHED_S = 5.0
+FINISHED_S = 2.0
 """Machine code for TPUs takes many times as long as all before it, which cannot be stopped: longer programs leave the
 process too busy for another."""
 Stage = Callable[[str], AbstractContextManager[None]]

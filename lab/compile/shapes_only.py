@@ -26,6 +26,9 @@ from jax._src.interpreters import mlir, pxla
 from jax._src.lax import lax
 from jax._src.numpy import array_methods
 from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
+from jaxlib.mlir.passmanager import PassManager
 
 from lab.compile import sources
 from lab.compile.argument_names import readable
@@ -227,7 +230,39 @@ class Called:
     @cached_property
     def output_shardings(self) -> list[Sharding]:
         """Of the flat results, as the compiler chooses them."""
-        return jax.tree.leaves(self._compiled.output_shardings)
+        mesh = self._mesh
+        if mesh is None or mesh.devices.flat[0].platform != Platform.TPU:
+            return jax.tree.leaves(self._compiled.output_shardings)
+        # XLA for TPUs makes machine code for minutes before it tells; Shardy, whose choice it is, takes no time.
+        return propagated(self._lowered, [aval.ndim for aval in self.traced.jaxpr.out_avals], mesh)
+
+    @property
+    def _mesh(self) -> Any:
+        """The first that an argument lies on, or that the function names."""
+        named = (*(shape.sharding for shape in self.args), *_placements(self.traced._params))
+        meshes = [getattr(each, "mesh", each) for each in named]
+        concrete = [MESHES.get(mesh) if isinstance(mesh, jax.sharding.AbstractMesh) else mesh for mesh in meshes]
+        return next((mesh for mesh in concrete if isinstance(mesh, jax.sharding.Mesh) and mesh.size > 1), None)
+
+
+def propagated(lowered: jax.stages.Lowered, dims: Sequence[int], mesh: Any) -> list[Sharding]:
+    """Where the results of these numbers of dims lie on a mesh, as Shardy propagates shardings through a program."""
+    with mlir.make_ir_context():
+        module = ir.Module.parse(str(lowered.compiler_ir()))
+        PassManager.parse("builtin.module(sdy-propagation-pipeline)").run(module.operation)
+        results = list(ir.ArrayAttr(ir.SymbolTable(module.operation)["main"].attributes["res_attrs"]))
+        # Tokens stand before the results.
+        specs = [_spec(result) for result in results[len(results) - len(dims) :]]
+    return [
+        NamedSharding(mesh, jax.sharding.PartitionSpec(*spec[:count])) for spec, count in zip(specs, dims, strict=True)
+    ]
+
+
+def _spec(result: Any) -> list[tuple[str, ...]]:
+    if "sdy.sharding" not in result:
+        return []
+    parts = sdy.TensorShardingAttr(result["sdy.sharding"]).dimension_shardings
+    return [tuple(sdy.AxisRefAttr(axis).name for axis in sdy.DimensionShardingAttr(part).axes) for part in parts]
 
 
 @contextmanager
@@ -394,6 +429,8 @@ class _Following(core.EvalTrace):
         ]
 
     def recorded(self, shapes: tuple[jax.ShapeDtypeStruct, ...], params: dict[str, Any]) -> Called:
+        if in_force := _in_force():
+            MESHES[in_force.mesh.abstract_mesh] = in_force.mesh
         key = (id(params["jaxpr"]), tuple(map(_as_jax_knows, shapes)))
         if key not in self.by_program:
             self.by_program[key] = Called(
