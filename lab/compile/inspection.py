@@ -111,7 +111,7 @@ def read_program(
 
     from lab.compile import shapes_only
 
-    program = _of_jax(program)
+    program = of_jax(program)
     began = time.perf_counter()
     # Group ids count positions of the mesh that the arguments lie on, whatever mesh was offered.
     own, offered = mesh_of((*jax.tree.leaves(args), *_placed(program))), _axes(mesh)
@@ -359,7 +359,7 @@ def _compiled_again(
         return ()
 
 
-def _of_jax(stage: Any) -> Any:
+def of_jax(stage: Any) -> Any:
     """JAX's own stage of one that `flax.nnx.jit` wraps."""
     return next((getattr(stage, name) for name in ("traced", "lowered", "compiled") if hasattr(stage, name)), stage)
 
@@ -373,7 +373,7 @@ def staged(program: Any, args: tuple[Any, ...], mesh: Any, source: str) -> Any:
     import jax
 
     mesh = mesh_of(jax.tree.leaves(args)) or mesh
-    program = _of_jax(program)
+    program = of_jax(program)
     if isinstance(program, jax.stages.Lowered | jax.stages.Compiled):
         return program
     with jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else nullcontext():
@@ -396,10 +396,10 @@ def _traced(function: Any, args: tuple[Any, ...], source: str) -> Any:
     try:
         jitted = function if hasattr(function, "lower") else jax.jit(function)
         if hasattr(jitted, "trace"):
-            return shapes_only.with_names(_of_jax(jitted.trace(*args, **bound)))
+            return shapes_only.with_names(of_jax(jitted.trace(*args, **bound)))
         # Of a library's own, as `equinox.filter_jit` makes: it traces what is an array, and a shape is none.
         args, bound = jax.tree.map(shapes_only.array_of, (args, bound))
-        return _of_jax(jitted.lower(*args, **bound))
+        return of_jax(jitted.lower(*args, **bound))
     except TypeError as error:
         found = _NO_ARRAY.match(str(error))
         if found is None:

@@ -54,7 +54,8 @@ def moved_to(
     shapes, shapes_named = jax.tree.map(moved, (args, named))
     if given is None and hasattr(program, "trace") and inspection.mesh_of(jax.tree.leaves((args, named))):
         with sources.users_code(name):
-            lowered = shapes_only.lowered_for(program.trace(*args, **named), mesh)
+            traced = shapes_only.with_names(inspection.of_jax(program.trace(*args, **named)))
+            lowered = shapes_only.lowered_for(traced, mesh)
         return lowered, (*shapes, shapes_named), mesh
     return partial(program, **shapes_named) if named else program, shapes, mesh
 

@@ -30,6 +30,11 @@ called = False
 def fixed(w):
     jax.debug.print("{}", w[0, 0])
     return jax.lax.with_sharding_constraint(w.sum(axis=0), NamedSharding(mesh, P()))
+
+from flax import nnx
+
+linear = nnx.Linear(128, 256, rngs=nnx.Rngs(0))
+applied = nnx.jit(lambda linear, x: linear(x).sum())
 """
 NOTEBOOK = """
 import json, sys
@@ -60,6 +65,7 @@ def notebook(tmp_path_factory):
         "%lab inspect step(w, x=y)",
         "%lab inspect step(w, x=x) --target cpu:4",
         *["%lab inspect fixed(w) --target gpu:h100:1x8"] * plugins.installed("gpu"),
+        *["%lab inspect applied(linear, x) --target gpu:h100:1x8"] * plugins.installed("gpu"),
         *["%lab inspect fixed(w) --target gpu:h100:2x8 --mesh data=8,model=2"] * plugins.installed("gpu"),
         *[f"%lab time step(w, x=x){gpu}"] * plugins.installed("gpu"),
         "%lab time step",
@@ -107,6 +113,12 @@ def test_a_function_that_closes_over_its_mesh_compiles_for_as_many_gpus(notebook
     found = notebook["%lab inspect fixed(w) --target gpu:h100:1x8"]
     assert "fixed: 8 devices, mesh data=4,model=2, gpu:h100:1x8" in found["out"] and "NVLink" in found["out"]
     assert not found["err"]
+
+
+@pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
+def test_what_nnx_jit_wraps_compiles_for_gpus_too(notebook):
+    found = notebook["%lab inspect applied(linear, x) --target gpu:h100:1x8"]
+    assert "applied: 8 devices, mesh data=4,model=2, gpu:h100:1x8" in found["out"] and not found["err"]
 
 
 @pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
