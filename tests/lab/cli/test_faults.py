@@ -30,6 +30,8 @@ INJECTED = {
         "restart step.py:build --mesh data=2 --target gpu:h100:1x2 --store 25GB/s",
         "lab.cli.restart.restarts",
     ),
+    "law": ("law law.json", "lab.cli.law.read_json"),
+    "upgrade": ("upgrade ch14_buckets --flags --xla_cpu_enable_fast_math=true", "lab.cli.upgrade.stages"),
     "launch": ("launch -n 1 -- true", "lab.resilience.launch.launch"),
     "schema": ("schema ledger", "lab.cli.schema.schema_text"),
 }
