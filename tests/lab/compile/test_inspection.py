@@ -232,8 +232,8 @@ def test_a_builder_that_makes_arrays_on_devices_that_only_compile_is_sent_to_sha
 
 @pytest.mark.parametrize("failure", [StopIteration(), ValueError("no buffer assignment"), jax.errors.JaxRuntimeError()])
 def test_without_a_dump_of_its_buffers_a_program_is_diagnosed_all_the_same(monkeypatch, failure):
-    def held(lowered):
+    def held(lowered, options):
         raise failure
 
     monkeypatch.setattr(xla_dump, "held_at_peak", held)
-    assert inspection._compiled_again(None) == ()
+    assert inspection._compiled_again(None, {}) == ()
