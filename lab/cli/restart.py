@@ -71,6 +71,7 @@ MOST_SPLITS = 4
     default="300s",
     help="From a failure until the state is loaded: detection, a new start, compilation; 300s by default.",
 )
+@options.settings("A parameter of an experiment: layers=80. lab list EXPERIMENT says which there are.")
 @options.html
 @options.as_json
 def restart(
@@ -81,6 +82,7 @@ def restart(
     failures: Failures,
     store: float,
     restart_s: float,
+    settings: tuple[tuple[str, str], ...],
     html: Path | None,
     as_json: bool,
 ) -> int:
@@ -96,8 +98,12 @@ def restart(
             "lab restart builds a step on several meshes: expected the name of an experiment, or file.py:build, --mesh "
             "data=16,tensor=8 and --target"
         )
+    if settings and not is_experiment:
+        raise UsageError(
+            f"--set {'='.join(settings[0])}: a parameter of experiments, and {source} is a program of yours"
+        )
     run = (
-        suite.placed(suite.parted(suite.load([source]))[0], [target] if target else [], [], {})[0]
+        suite.placed(suite.parted(suite.load([source]))[0], [target] if target else [], [], dict(settings))[0]
         if is_experiment
         else None
     )

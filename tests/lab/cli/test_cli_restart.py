@@ -1,5 +1,6 @@
 """`lab restart` of a small step: what remains, what is refused, and its JSON."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from lab.meshes import plugins
 from tests.json_keys import valid
 from tests.lab.cli.test_cli import assert_refused
+from tests.long_tests import long
 
 STEP = """
 import jax, jax.numpy as jnp
@@ -86,8 +88,42 @@ def test_what_makes_a_step_fit_on_the_devices_that_remain_is_compiled(lab, tmp_p
         (("--lose", "host"), "--lose host: target cpu:8 has none"),
         (("--lose", "8"), "--lose 8 devices: that is 8 of the 8 devices"),
         (("--mtbf", "soon"), "--mtbf soon: expected a time"),
+        (("--set", "layers=2"), "--set layers=2: a parameter of experiments, and step.py:build is a program of yours"),
         (("--mesh", "data=4,tensor=4"), "mesh data=4,tensor=4 has 16 devices and target cpu:8 has 8"),
     ],
 )
 def test_what_cannot_be_lost_is_a_line(lab, step, more, line):
     assert_refused(lab(*ASKED, *more), line)
+
+
+@long
+@pytest.mark.compiles
+@pytest.mark.parametrize(
+    ("name", "losses", "store"),
+    [
+        ("ch34_llama3_405b", ("host", "rack", "1024"), "2TB/s"),
+        ("ch35_deepseek_v3", ("host", "rack", "256"), "2TB/s"),
+    ],
+)
+def test_every_mesh_that_remains_fits_or_has_a_lever_within_five_minutes(lab, name, losses, store):
+    start = time.monotonic()
+    answer = lab("restart", name, *(part for loss in losses for part in ("--lose", loss)), "--store", store, "--json")
+    assert time.monotonic() - start < 300
+    found = valid("restart", answer.out)
+    assert answer.status == 0 and len(found["losses"]) == 3
+    for loss in found["losses"]:
+        kept = [mesh for mesh in loss["meshes"] if not mesh["refused"]]
+        assert kept and all(mesh["peak"] and (mesh["fits"] or mesh["levers"]) for mesh in kept)
+
+
+@long
+@pytest.mark.compiles
+@pytest.mark.skipif(not plugins.installed("gpu"), reason="the GPU plugin is not installed")
+def test_what_lab_fit_tries_is_compiled_where_an_experiment_does_not_fit(lab):
+    sizes = ("preset=llama3-8b", "layers=4", "batch=64", "remat=none")
+    asked = [part for size in sizes for part in ("--set", size)]
+    answer = lab(
+        "restart", "ch24_hybrid", "--target", "gpu:h100:2x8", *asked, "--lose", "8", "--store", "25GB/s", "--json"
+    )
+    meshes = [mesh for mesh in valid("restart", answer.out)["losses"][0]["meshes"] if mesh["fits"] is False]
+    assert meshes and all(mesh["levers"][-1]["fits"] for mesh in meshes)
