@@ -11,6 +11,7 @@ import pytest
 
 from lab.meshes.errors import UsageError
 from lab.resilience.launch import GRACE_S, devices_each, environments, visible_gpus
+from tests.long_tests import long
 
 LAUNCH = [sys.executable, "-m", "lab.cli", "launch"]
 BOTH_STARTED = "import os, time; i = os.environ['JAX_PROCESS_ID']; open(i, 'w').write(str(os.getpid()))\n"
@@ -164,3 +165,23 @@ def test_a_program_of_two_processes_diagnoses_itself_in_both_as_in_one(tmp_path)
     # What changes save inside the host of one process is saved between hosts here.
     (of_one,) = (line.replace("'host'", "'network'") for line in found(one.stdout))
     assert of_both == [[of_one], [of_one]] and "out_shardings P('data', None) of result 0" in of_one
+
+
+@long
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["bench", "all_reduce", "--algorithm", "lax", "--sizes", "1KiB..4KiB"],
+        ["run", "ch24_fsdp_tensor_parallel", "--target", "attached"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_commands_on_attached_devices_print_once_for_two_processes(tmp_path, command):
+    launched = [*LAUNCH, "-n", "2", "--devices", "2", "--logs", "logs", "--", sys.executable, "-m", "lab.cli", *command]
+    environ = os.environ | {"JAX_PLATFORMS": "cpu"}
+    ended = subprocess.run(
+        [*launched, "--json"], cwd=tmp_path, capture_output=True, text=True, timeout=600, env=environ
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout[ended.stdout.index("{") :])
+    assert "{" not in (tmp_path / "logs" / "process-1.log").read_text()
