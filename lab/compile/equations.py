@@ -26,6 +26,12 @@ _PASSES = frozenset(
     exp log max min integer_pow pvary""".split()
 )
 
+_LEAVE_ALIKE = {
+    **dict.fromkeys(("psum", "psum_invariant", "pmax", "pmin"), "axes"),
+    **dict.fromkeys(("all_gather", "all_gather_invariant"), "axis_name"),
+}
+_DIFFER = frozenset({"axis_index", "ppermute", "pbroadcast", "all_to_all", "ragged_all_to_all", "reduce_scatter"})
+
 
 @dataclass(frozen=True)
 class Equation:
@@ -84,6 +90,40 @@ def constraint_on(jaxpr: Any, values: Sequence[Any]) -> Equation | None:
                 return Equation("", eqn, jaxpr)
             met |= set(map(id, eqn.outvars)) if eqn.primitive.name in _PASSES else set()
     return None
+
+
+def operands_alike(jaxpr: Any, found: Equation, axes: Sequence[str]) -> bool:
+    """Whether all operands of an equation of `jax.shard_map`'s are the same on all devices along these axes, as far as
+    its placements and the equations before it tell."""
+    alike = {id(v) for v in _arguments_alike(jaxpr, found.inside, axes)}
+    for eqn in found.inside.eqns:
+        operands_are = all(isinstance(v, Literal) or id(v) in alike for v in eqn.invars)
+        if eqn is found.equation:
+            return operands_are
+        if _leaves_alike(eqn, axes) or (operands_are and not _differs(eqn)):
+            alike |= set(map(id, eqn.outvars))
+    return False
+
+
+def _arguments_alike(jaxpr: Any, inside: Any, axes: Sequence[str]) -> Iterator[Any]:
+    for each in equations(jaxpr):
+        given = each.equation.params
+        if each.primitive == "shard_map" and _open(given["jaxpr"]) is inside:
+            for v, spec in zip(inside.invars, given["in_specs"], strict=True):
+                names = {name for names in spec for name in (names if isinstance(names, tuple) else (names,))}
+                if names.isdisjoint(axes):
+                    yield v
+
+
+def _leaves_alike(eqn: Any, axes: Sequence[str]) -> bool:
+    over = eqn.params.get(_LEAVE_ALIKE.get(eqn.primitive.name, ""), ())
+    return set(axes) <= {over, *over} and eqn.params.get("axis_index_groups") is None
+
+
+def _differs(eqn: Any) -> bool:
+    """Equal operands may give other results on other devices."""
+    within = {each.primitive for _, inner in _inner(eqn) for each in equations(_open(inner))}
+    return bool(eqn.effects) or not _DIFFER.isdisjoint({eqn.primitive.name, *within})
 
 
 def evaluated(

@@ -382,7 +382,17 @@ def _reduce_over_less(program: _Program, change: changes.ReduceOverLess) -> None
         summed = equations.bound(eqn.replace(params={**eqn.params, "axes": rest}), operands) if rest else operands
         return [x * factor for x in summed]
 
-    program.edit(program.found(change.equation), edit)
+    at = program.found(change.equation)
+    program.edit(at if len(at) == 1 else _of_alike(program, at, change.axes), edit)
+
+
+def _of_alike(program: _Program, at: Sequence[Equation], axes: Sequence[str]) -> list[Equation]:
+    """Of several sums of one name, those whose operands are the same on all devices along the axes: the others are
+    needed."""
+    alike = [each for each in at if equations.operands_alike(program.jaxpr.jaxpr, each, axes)]
+    if not alike:
+        raise NotApplicable("several sums have its name, and the traced program does not tell which is needless")
+    return alike
 
 
 def _scatter(program: _Program, change: changes.Scatter) -> None:

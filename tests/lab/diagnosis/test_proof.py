@@ -306,3 +306,24 @@ def test_a_product_that_a_gpu_cuts_along_what_it_sums_over_is_told_as_any_other(
     step = jax.jit(lambda x, up, down: jnp.tanh(x @ up) @ down)
     found = lab.diagnose(step, *[array(mesh, (512, 512))] * 3, mesh=mesh, target="gpu:h100:1x8", prove=False)
     assert [finding.kind for finding in found] == ["computed_redundantly"]
+
+
+@pytest.mark.parametrize("kind", ["reduced_twice", "reduced_for_nothing"])
+def test_of_sums_with_one_name_only_the_needless_is_left_out(kind):
+    def multiplied(second):
+        def local(x, w, bias):
+            return second(jax.lax.psum(x @ w, "model"), bias)
+
+        def build(mesh):
+            specs = (P(None, "model"), P("model"), P())
+            function = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=False)
+            shapes = (64, 256), (256, 64), (64, 64)
+            return function, [array(mesh, shape, *spec) for shape, spec in zip(shapes, specs, strict=True)]
+
+        return build
+
+    wrong, right = {
+        "reduced_twice": (lambda y, bias: jax.lax.pmean(y, "model"), lambda y, bias: y),
+        "reduced_for_nothing": (lambda y, bias: y + jax.lax.psum(bias, "model"), lambda y, bias: y + 4 * bias),
+    }[kind]
+    settle(kind, "cpu:4", "model=4", multiplied(wrong), multiplied(right))
