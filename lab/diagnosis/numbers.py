@@ -48,6 +48,8 @@ def number_on(flow: Flow, place: Place, device: int | None, iteration: int = 0, 
         return _TWO[i.opcode](*numbers)
     if i.opcode == "compare" and (compare := _COMPARE.get(i.attribute("direction") or "")):
         return int(compare(*numbers))
+    if i.opcode == "clamp" and len(numbers) == 3:
+        return min(max(numbers[0], numbers[1]), numbers[2])
     if i.opcode == "select" and len(numbers) == 3:
         return numbers[1] if numbers[0] else numbers[2]
     return None

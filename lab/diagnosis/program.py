@@ -551,6 +551,10 @@ class Program:
         except UnreadGroups:
             return None
 
+    def between(self, site: Site) -> object:
+        """The same of transfers between the same devices: along axes, or in groups that fill none."""
+        return self.members(site) or site.key if site.transfer.axes is None else site.transfer.axes
+
     def spanned(self, site: Site) -> tuple[str, ...]:
         """The axes along which members of a group differ, where they fill no whole axis too."""
         if site.transfer.axes is not None or self.axes is None:

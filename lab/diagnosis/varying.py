@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 
 from lab.core.ledger import Transfer
 from lab.diagnosis.slices import ELEMENTWISE
 from lab.diagnosis.specs import Dims
-from lab.hlo import collectives, flops
+from lab.hlo import calls, collectives, flops
 from lab.hlo.text import Computation, Instruction, Module
 from lab.hlo.walk import Visit
 from lab.meshes.axes import Axes
@@ -151,6 +151,10 @@ class Variation:
             return self._element(used[0], i.attribute("index"))
         if i.opcode == "while":
             return self._loop(i, c, used[0])
+        if i.opcode == "conditional":
+            return self._chosen(i, c, used)
+        if i.opcode in calls.OPCODES and calls.may_differ(i):
+            return self.everything
         if i.opcode in _WRAPS and "=" in i.tail:
             callee = self.module.called(c, i.attribute("calls") or i.attribute("to_apply"))
             return _all(used) if callee is None or self._is_simple(callee) else self._called(callee, tuple(used))
@@ -187,6 +191,15 @@ class Variation:
             }
             self._done[key] = self._run(callee, values)
         return self._done[key]
+
+    def _chosen(self, i: Instruction, c: Computation, used: Sequence[Value]) -> Value:
+        """What any of the branches gives; which of them runs may differ between devices, where what asks does."""
+        branches = [self.module.called(c, name) for name in i.callees]
+        if not branches or None in branches or len(branches) >= len(used):
+            return self.everything
+        given = [self._called(branch, (one,)) for branch, one in zip(branches, used[1:], strict=False)]
+        decided = joined(used[0])
+        return reduce(_union, (*given, decided) if decided else given)
 
     def _loop(self, loop: Instruction, c: Computation, state: Value) -> Value:
         """The state after any number of iterations: it grows until an iteration adds nothing, at most once for each

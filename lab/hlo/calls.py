@@ -21,6 +21,12 @@ def target(instruction: Instruction) -> str:
     return found[1] if found else ""
 
 
+def may_differ(instruction: Instruction) -> bool:
+    """What it gives may be another on each device: foreign code may send messages, and Python read what its host
+    has."""
+    return is_foreign(instruction) or "callback" in target(instruction)
+
+
 def is_foreign(instruction: Instruction) -> bool:
     """Neither XLA nor JAX wrote what it calls. XLA's own names that no library needs (`AllocateBuffer`) are in camel
     case, without the version of an interface."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
+from math import prod
 
 from lab.core.known import known
 from lab.core.units import exact, listed
@@ -50,16 +51,26 @@ def _is_own_part(program: Program, site: Site) -> bool:
     into, part, *starts = operands
     if into is None or part is None or not _is_zeros(program, into):
         return False
-    parts = arrays(part.instruction.shape)[0].elements * (site.transfer.group_size or 0)
-    return parts == site.result.elements and all(
-        len({_corner(program, starts, device) for device in row} - {None}) == len(row) for row in groups.members
-    )
+    sizes, whole = arrays(part.instruction.shape)[0].dims, arrays(written.instruction.shape)[0].dims
+    parts = prod(sizes) * (site.transfer.group_size or 0)
+    tiles = [{_tile(program, starts, device, sizes, whole) for device in row} - {None} for row in groups.members]
+    is_each_own = all(len(found) == len(row) for found, row in zip(tiles, groups.members, strict=True))
+    return parts == site.result.elements and is_each_own
 
 
-def _corner(program: Program, starts: list[Place | None], device: int) -> tuple[int, ...] | None:
+def _tile(
+    program: Program, starts: list[Place | None], device: int, sizes: tuple[int, ...], whole: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """Which part a device writes, of those side by side; None where it writes over the edge of two, as overlapping
+    windows do."""
     found = [None if start is None else number_on(program.flow, start, device) for start in starts]
-    numbers = tuple(number for number in found if number is not None)
-    return numbers if len(numbers) == len(found) else None
+    numbers = [number for number in found if number is not None]
+    if len(numbers) < len(found) or len(numbers) != len(sizes) or 0 in sizes:
+        return None
+    is_aligned = all(
+        at % size == 0 and 0 <= at <= full - size for at, size, full in zip(numbers, sizes, whole, strict=True)
+    )
+    return tuple(at // size for at, size in zip(numbers, sizes, strict=True)) if is_aligned else None
 
 
 def _is_zeros(program: Program, place: Place) -> bool:

@@ -11,7 +11,8 @@ from lab.core.known import known
 from lab.core.ledger import Kind, Phase, wire_bytes
 from lab.core.units import count, exact, listed
 from lab.diagnosis.finding import Finding
-from lab.diagnosis.flow import Place
+from lab.diagnosis.flow import Place, Use
+from lab.diagnosis.numbers import number_on
 from lab.diagnosis.program import Argument, Program, Site, sent
 from lab.diagnosis.remedy import CompilerOption, ReduceOverLess, Scatter, ShardResult
 from lab.diagnosis.slices import ELEMENTWISE, own_slices
@@ -42,7 +43,8 @@ def reduced_twice(program: Program) -> Iterator[Finding]:
         by_name.setdefault(_name(site.place), []).append(site)
     for site in reductions:
         first = _reduced_before(program, site, by_name)
-        if first is not None and first.transfer.axes == site.transfer.axes and site.transfer.payload_bytes >= _SMALLEST:
+        is_again = first is not None and program.between(first) == program.between(site)
+        if first is not None and is_again and site.transfer.payload_bytes >= _SMALLEST:
             over = ", ".join(site.transfer.axes or ()) or "the same devices"
             sentence = (
                 f"one value of {exact(site.transfer.payload_bytes)} B is reduced twice over {over}: the second "
@@ -142,7 +144,7 @@ def not_scattered(program: Program) -> Iterator[Finding]:
         is_sum = site.kind == "all_reduce" and is_named
         if is_sum and site.transfer.payload_bytes >= _SMALLEST:
             slices = own_slices(program.flow, program.uses(site, ELEMENTWISE))
-            if slices:
+            if slices and _are_shares(program, site, slices):
                 sentence = (
                     f"an all-reduce gives the whole sum, {exact(site.transfer.payload_bytes)} B, to every device, "
                     f"and each keeps only a part ({count(len(slices), 'slice')})"
@@ -155,6 +157,22 @@ def not_scattered(program: Program) -> Iterator[Finding]:
                     needed_bytes=sent([site]) / 2,
                     remedy=(Scatter(site.op_name),),
                 )
+
+
+def _are_shares(program: Program, site: Site, slices: list[Use]) -> bool:
+    """Together they are one device's share of the sum, and the devices that sum take others, not all the same as where
+    another axis splits it."""
+    kept = sum(arrays(known(use.instruction).shape)[0].elements for use in slices)
+    groups = program.members(site)
+    first = Place(known(slices[0].instruction), slices[0].computation)
+    starts = [program.operand(first, number) for number in range(1, len(first.instruction.operands))]
+    if groups is None or kept * (site.transfer.group_size or 1) > site.result.elements:
+        return False
+    for row in groups.members:
+        taken = [tuple(None if s is None else number_on(program.flow, s, device) for s in starts) for device in row]
+        if not any(None in numbers for numbers in taken) and len(set(taken)) < len(taken):
+            return False
+    return True
 
 
 def left_whole(program: Program) -> Iterator[Finding]:

@@ -41,7 +41,7 @@ def repeated_in_loop(program: Program) -> Iterator[Finding]:
         by_value: dict[object, Site] = {}
         for site in sites:  # Several of one value are copies of an iteration in one.
             operand = known(program.moving(site))
-            by_value.setdefault((_value(program, operand), site.transfer.axes, site.transfer.payload_bytes), site)
+            by_value.setdefault((_value(program, operand), program.between(site), site.transfer.payload_bytes), site)
         sizes = sorted(site.result.bytes for site in by_value.values())
         if sum(sizes[:-1]) <= sizes[-1] and sizes[-1] >= _SMALLEST:
             often = trips(program, bodies[name]) or 0

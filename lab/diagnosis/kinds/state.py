@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from lab.core.known import known
 from lab.core.units import exact, listed
+from lab.diagnosis.dims import followed
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place, Use
 from lab.diagnosis.holding import CACHE, MOMENTS, OTHERS, PARAMETERS, kinds
@@ -160,18 +161,12 @@ def _collected(program: Program) -> list[tuple[Argument, Instruction]]:
     for cut in map(Place._make, program.module.having(frozenset({"dynamic-slice"}))):
         whole = program.operand(cut)
         argument = None if whole is None or not program.flow.loops(cut.computation) else program.argument_of(*whole)
-        if argument is None or argument.number in found or _is_read_elsewhere(program, argument):
+        if argument is None or argument.number in found:
             continue
         for use in program.flow.uses(*cut):
-            if use.number == 0 and _writes_little(use) and _is_stacked(program, use, argument, cut):
+            if use.number == 0 and _writes_little(use) and _is_stacked(program, use, argument):
                 found[argument.number] = argument, known(use.instruction)
     return [found[number] for number in sorted(found)]
-
-
-def _is_read_elsewhere(program: Program, argument: Argument) -> bool:
-    """Not by loops alone, so that it may have to stay as it was: given back, or compared with what becomes of it."""
-    uses = program.flow.uses(*argument.place)
-    return any(use.opcode is None or not program.flow.loops(use.computation) for use in uses)
 
 
 def _writes_little(use: Use) -> bool:
@@ -181,9 +176,9 @@ def _writes_little(use: Use) -> bool:
     return bool(written) and 2 * written[0].elements <= shapes[0].elements
 
 
-def _is_stacked(program: Program, write: Use, argument: Argument, cut: Place) -> bool:
-    """What is written becomes the same layer of an array like the argument, which is not the argument itself and is
-    given back."""
+def _is_stacked(program: Program, write: Use, argument: Argument) -> bool:
+    """What is written becomes a layer of an array like the argument, which is not the argument itself and is given
+    back."""
     for use in program.flow.uses(known(write.instruction), write.computation):
         if use.opcode == "dynamic-update-slice" and use.number == 1:
             stack = Place(known(use.instruction), use.computation)
@@ -191,27 +186,39 @@ def _is_stacked(program: Program, write: Use, argument: Argument, cut: Place) ->
             shapes = arrays(stack.instruction.shape)
             is_alike = [sorted(shape.dims) for shape in shapes] == [sorted(argument.local.dims)]
             if is_alike and into is not None and program.argument_of(*into) is None:
-                is_given_back = any(after.opcode is None for after in program.flow.uses(*stack))
-                return is_given_back and _is_at_same_place(program, cut, stack)
+                ends = [after for after in program.flow.uses(*stack) if after.opcode is None]
+                uses = program.flow.uses(*argument.place)
+                return bool(ends) and all(_is_at_same_place(program, argument, use, stack, ends[0]) for use in uses)
     return False
 
 
-def _is_at_same_place(program: Program, cut: Place, stack: Place) -> bool:
-    """A loop writes a layer where it has read it: where layers change places, each iteration would write over one that
-    is still to be read."""
+def _is_at_same_place(program: Program, argument: Argument, read: Use, stack: Place, end: Use) -> bool:
+    """A use of a stack reads the layer that its iteration writes, which is the same layer of the result. Where anything
+    else is read, or layers change places, each iteration would write over what is still to be read."""
+    if read.opcode != "dynamic-slice" or read.number != 0:
+        return False
+    cut = Place(known(read.instruction), read.computation)
     bodies = [loop_of(program.flow, place.computation) for place in (cut, stack)]
     often = trips(program, bodies[0]) if bodies[0] is not None and bodies[0] is bodies[1] else None
-    return often is not None and all(
-        None not in (read := _starts(program, cut, 1, iteration)) and read == _starts(program, stack, 2, iteration)
-        for iteration in {0, 1, often - 1}
-    )
+    if often is None:
+        return False
+    dims = set[tuple[int, int]]()
+    for iteration in {0, 1, often - 1}:
+        taken, written = (_starts(program, *each, iteration) for each in ((cut, 1), (stack, 2)))
+        layer = {dim: start for dim, start in taken.items() if start is not None}  # Of which it may read any part.
+        if None in written.values() or [*layer.values()] != [*written.values()]:
+            return False
+        dims |= set(zip(layer, written, strict=True))
+    split = range(len(argument.local.dims))
+    before = {followed(dim, argument.place.instruction.shape, read.path): dim for dim in split}
+    return all(followed(to, stack.instruction.shape, end.path) == before.get(of) for of, to in dims)
 
 
-def _starts(program: Program, place: Place, first: int, iteration: int) -> list[int | None]:
-    """Where it reads or writes, in each dim, all but zeros: dims may be in another order."""
+def _starts(program: Program, place: Place, first: int, iteration: int) -> dict[int, int | None]:
+    """Where it reads or writes, by dim, all but zeros: dims may be in another order."""
     operands = [program.operand(place, number) for number in range(first, len(place.instruction.operands))]
     starts = [None if one is None else number_on(program.flow, one, None, iteration) for one in operands]
-    return [start for start in starts if start != 0]
+    return {dim: start for dim, start in enumerate(starts) if start != 0}
 
 
 def _top(argument: Argument) -> str:

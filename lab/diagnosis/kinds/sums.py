@@ -32,10 +32,10 @@ def summed_apart(program: Program) -> Iterator[Finding]:
     do. Compilers for GPUs and TPUs join those that are just added by themselves; the CPU's does not try."""
     if program.platform == Platform.CPU:
         return
-    by_sum: dict[tuple[Instruction, str, tuple[str, ...] | None], list[Site]] = {}
+    by_sum: dict[tuple[Instruction, str, object], list[Site]] = {}
     for site in program.sites:
         if _adds_up(program, site) and (total := _total(program, site)) is not None:
-            by_sum.setdefault((total, site.kind, site.transfer.axes), []).append(site)
+            by_sum.setdefault((total, site.kind, program.between(site)), []).append(site)
     for (total, _, _), sites in by_sum.items():
         most = largest(sites)
         if len(sites) > 1 and most.transfer.payload_bytes >= _SMALLEST:
@@ -85,7 +85,7 @@ def _specs(program: Program, site: Site) -> str:
 def _is_summed_again_from_one(program: Program, site: Site, use: Use) -> bool:
     """It ends in another sum over the same axes, and on the way there all but one device put zeros in its place."""
     again = [s for s in program.sites if s.visit.instruction is use.instruction and s.key != site.key]
-    is_over_the_same = any(s.transfer.axes == site.transfer.axes and _is_sum(program, s) for s in again)
+    is_over_the_same = any(program.between(s) == program.between(site) and _is_sum(program, s) for s in again)
     selects = [
         Place(step, c)
         for c in program.module.computations.values()

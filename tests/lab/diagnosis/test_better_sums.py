@@ -154,6 +154,34 @@ def test_sums_of_which_no_difference_can_be_taken_first_are_two(combined):
     assert kinds(of_two("gpu:h100:1x8", combined)) == []
 
 
+NEXT = [[0, 1], [2, 3], [4, 5], [6, 7]]
+OPPOSITE = [[0, 4], [1, 5], [2, 6], [3, 7]]
+EVERY_SECOND = [[0, 2, 4, 6], [1, 3, 5, 7]]
+
+
+@ahead_of_time_gpu
+@pytest.mark.parametrize(("second", "told"), [(NEXT, ["summed_apart"]), (OPPOSITE, [])], ids=["same", "others"])
+def test_sums_over_other_groups_of_an_axis_are_no_one_sum(second, told):
+    def step(x_BD, y_BD):
+        first = jax.lax.psum(x_BD, "data", axis_index_groups=NEXT)
+        return first - jax.lax.psum(y_BD, "data", axis_index_groups=second)
+
+    mesh = mesh_of("gpu:h100:1x8")
+    function = own(mesh, step, in_specs=P("data"), out_specs=P("data"))
+    assert kinds(diagnosed(mesh, function, *[array(mesh, (512, 64), "data")] * 2, target="gpu:h100:1x8")) == told
+
+
+@pytest.mark.parametrize(("second", "told"), [(NEXT, ["reduced_twice"]), (EVERY_SECOND, [])], ids=["same", "others"])
+def test_a_sum_in_two_stages_over_other_groups_is_no_second_reduction(second, told):
+    def step(x_BD):
+        first = jax.lax.psum(x_BD, "data", axis_index_groups=NEXT)
+        return jax.lax.psum(first, "data", axis_index_groups=second)
+
+    mesh = cpu(data=8)
+    function = own(mesh, step, in_specs=P("data"), out_specs=P("data"))
+    assert kinds(diagnosed(mesh, function, array(mesh, (512, 64), "data"))) == told
+
+
 def test_what_the_cpu_compiler_alone_leaves_apart_blames_no_program():
     mesh = cpu(data=8)
     args = array(mesh, (256, 32)), array(mesh, (64,), "data", dtype=jnp.int32), array(mesh, (64, 256), "data")

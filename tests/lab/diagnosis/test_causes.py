@@ -373,6 +373,52 @@ def test_a_sum_of_own_parts_and_zeros_is_told_with_what_the_gather_sends(target)
     assert finding.kind == "summed_to_gather"
     assert f"would send {exact(wire_bytes(gathered))} B instead of {exact(wire_bytes(told))}" in finding.sentence
     assert kinds(over(lambda x_RD: put_together(x_RD, lambda device: 16 * (device // 2)))) == []
+    # Windows that overlap are added up.
+    assert kinds(over(lambda x_RD: put_together(x_RD, lambda device: 8 * device))) == []
+
+
+def times_its_number(x_RD):
+    return x_RD * jax.lax.axis_index("x")
+
+
+def handed_to_one(x_RD):
+    return jax.lax.ppermute(x_RD, "x", [(0, 1)])
+
+
+def read_from_the_host(x_RD):
+    return jax.pure_callback(lambda: np.ones((64, 64), np.float32), x_RD)
+
+
+@pytest.mark.parametrize("own", [times_its_number, handed_to_one, read_from_the_host])
+@pytest.mark.compiles
+def test_a_sum_of_what_a_branch_gives_is_for_nothing_only_where_no_branch_has_values_of_its_own(own):
+    mesh = cpu(x=8)
+
+    def over(branch):
+        def summed(x_RD, asked):
+            return jax.lax.psum(jax.lax.cond(asked > 0, branch, jnp.sin, x_RD), "x")
+
+        mapped = jax.shard_map(summed, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False)
+        return diagnosed(mesh, mapped, array(mesh, (64, 64)), array(mesh, (), dtype=jnp.int32))
+
+    assert (kinds(over(own)), kinds(over(jnp.cos))) == ([], ["reduced_for_nothing"])
+
+
+@pytest.mark.parametrize(
+    ("axis", "rows", "told"),
+    [("data", 16, ["not_scattered"]), ("model", 16, []), ("data", 48, [])],
+    ids=["shares", "of another axis", "more than a share"],
+)
+@pytest.mark.compiles
+def test_a_scatter_is_advised_only_where_each_device_keeps_a_share_of_its_own(axis, rows, told):
+    mesh = cpu(data=4, model=2)
+
+    def cut(x_RD):
+        at = jax.lax.axis_index(axis) * min(rows, 64 - rows)
+        return jax.lax.dynamic_slice_in_dim(jax.lax.psum(x_RD, "data"), at, rows)
+
+    mapped = jax.shard_map(cut, mesh=mesh, in_specs=P("data"), out_specs=P(axis), check_vma=False)
+    assert kinds(diagnosed(mesh, mapped, array(mesh, (256, 64), "data"))) == told
 
 
 @pytest.mark.compiles

@@ -216,9 +216,44 @@ def compared(x, cache, at):
     return x, new, jnp.max(new - cache)
 
 
-@pytest.mark.parametrize("function, another", [(kept_beside, P(None, None, "tensor")), (compared, P())])
+def read_by_another_loop(x, cache, at):
+    x, new = collected_anew.step(x, cache, at)
+    return x, new, jax.lax.scan(lambda x, keys: (attended(x, keys), None), x, cache)[0]
+
+
+def read_across_layers(x, cache, at):
+    def layer(x, each):
+        keys, number = each
+        keys = jax.lax.dynamic_update_slice(keys, x[None], (at, 0, 0))
+        return attended(x, keys) + attended(x, cache[(3 * number + 1) % 4]), keys
+
+    return *jax.lax.scan(layer, x, (cache, jnp.arange(4))), x
+
+
+@pytest.mark.parametrize(
+    "function, another",
+    [
+        (kept_beside, P(None, None, "tensor")),
+        (compared, P()),
+        (read_by_another_loop, P("tensor")),
+        (read_across_layers, P("tensor")),
+    ],
+)
 def test_a_cache_that_is_needed_as_it_was_has_to_be_collected_anew(function, another):
     assert kinds(decoded(function, another, donate_argnums=1)) == []
+
+
+def test_a_cache_that_is_given_back_with_layers_in_another_dim_is_no_update_in_place():
+    def step(x, cache, at):
+        x, cache = collected_anew.step(x, cache, at)
+        return x, jnp.moveaxis(cache, 0, 1)
+
+    mesh = cpu(tensor=8)
+    args = array(mesh, (16, 64), "tensor"), array(mesh, (8, 8, 16, 64), None, None, "tensor")
+    out = P("tensor"), P(None, None, "tensor")
+    at = array(mesh, (), dtype=jnp.int32)
+    assert kinds(diagnosed(mesh, step, *args, at, out=out, donate_argnums=1)) == []
+    assert kinds(diagnosed(mesh, collected_anew.step, *args, at, out=out, donate_argnums=1)) == ["collected_anew"]
 
 
 def of_sequences(cache, w, x, at):
