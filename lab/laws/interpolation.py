@@ -81,20 +81,20 @@ def solved(quantity: Quantity, grid: Grid) -> Polynomial:
 
 def _solved(quantity: Quantity, grid: Grid, free: Sequence[int]) -> list[Monomial]:
     powers = dict(zip(free, each_of([partial(_powers, quantity, grid, i) for i in free]), strict=True))
-    mixed = next((i for i in free if len(powers[i]) > 1), None)
-    if mixed is None:
-        exponents = {grid.names[i]: powers[i][0] for i in free}
-        scale = Fraction(1)
-        for i in free:
-            scale *= Fraction(grid.first[i]) ** powers[i][0]
-        return [monomial(quantity(grid.first) / scale, exponents)]
-    rest = [i for i in free if i != mixed]
-    parts = [_coefficient(quantity, grid, mixed, powers[mixed], power) for power in powers[mixed]]
+    # What changes by one power changes every monomial by it, but where sums agree by chance: held-out sizes tell.
+    mixed = [i for i in free if len(powers[i]) > 1]
+    shared = {grid.names[i]: powers[i][0] for i in free if i not in mixed}
+    scale = Fraction(1)
+    for i in free:
+        scale *= Fraction(grid.first[i]) ** powers[i][0] if i not in mixed else 1
+    if not mixed:
+        return [monomial(quantity(grid.first) / scale, shared)]
+    split, *rest = mixed
+    parts = [_coefficient(quantity, grid, split, powers[split], power) for power in powers[split]]
     solutions = each_of([partial(_solved, part, grid, rest) for part in parts])
-    name = grid.names[mixed]
     return [
-        monomial(each.coefficient, {**each.exponents, name: power})
-        for power, some in zip(powers[mixed], solutions, strict=True)
+        monomial(each.coefficient / scale, {**each.exponents, **shared, grid.names[split]: power})
+        for power, some in zip(powers[split], solutions, strict=True)
         for each in some
     ]
 

@@ -146,6 +146,42 @@ class Compiled:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """Payload of a step by kind and axes: by theory, and by the law."""
+
+    kind: Kind
+    axes: tuple[str, ...]
+    theory: Polynomial
+    law: Polynomial
+    is_same: bool
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The ledger of theory and that of the law at sizes, settled as `lab run` settles theory with a compiled program.
+
+    Attributes:
+      verdict: `exact`, `explained` by named behaviours of the compiler, `attributed` or `refuted`.
+      terms: of theory, how many by status.
+      findings: what is not settled: about one of both.
+    """
+
+    sizes: Mapping[str, Size]
+    verdict: str
+    terms: Mapping[str, int]
+    findings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Theory:
+    """What theory says of the same program, in the same variables; the last settlement is of sizes beyond what was
+    compiled."""
+
+    beside: tuple[Beside, ...]
+    settled: tuple[Settled, ...]
+
+
+@dataclass(frozen=True)
 class Law:
     """Exact formulas of one program.
 
@@ -157,6 +193,7 @@ class Law:
       memory: of one device, what has a law of `arguments`, `outputs`, `temporaries` and `peak`.
       arguments: bytes of each array that the step takes, on one device.
       notes: what of the compiled texts was not read, or with an assumption.
+      theory: of an experiment of the lab.
     """
 
     source: str
@@ -178,6 +215,7 @@ class Law:
     compiled: tuple[Compiled, ...]
     checks: tuple[Check, ...] = ()
     notes: tuple[str, ...] = ()
+    theory: Theory | None = None
     schema: Literal["sharding-lab/law/1"] = field(default=SCHEMA)
 
     @property

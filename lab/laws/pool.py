@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 
-from lab.compile.other_process import Call, ProcessEnded, Stage, other_process
+from lab.compile.other_process import Call, ProcessEnded, other_process
 from lab.laws.compiled import measured
 from lab.laws.derive import Measure
 from lab.laws.family import Family, sizes_of
@@ -16,40 +17,61 @@ from lab.laws.measurement import Measurement, Refusal
 from lab.meshes.platforms import Platform
 
 MOST_PROCESSES = 4
+Stage = Callable[[str], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Processes that build and compile."""
+
+    workers: ThreadPoolExecutor
+    stage: Stage
+    free: SimpleQueue[Call] = field(default_factory=SimpleQueue)
+
+    def sizes(self, family: Family) -> dict[str, int]:
+        """See `sizes_of`: a builder may do anything.
+
+        Raises:
+          UsageError: there is no such program, or none with sizes.
+        """
+        with self._call() as call:
+            return call(sizes_of, family)
+
+    def measure(self, family: Family) -> Measure:
+        """Measures a family's programs, as many at a time as there are processes."""
+
+        def some(asked: Sequence[Mapping[str, int]]) -> list[Measurement | Refusal]:
+            return list(self.workers.map(lambda sizes: self._one(family, sizes), asked))
+
+        return some
+
+    def _one(self, family: Family, sizes: Mapping[str, int]) -> Measurement | Refusal:
+        shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        # Machine code for TPUs is still made when its text was read: the process is ended.
+        is_alone = family.target.platform == Platform.TPU
+        with self._call() as call, other_process() if is_alone else nullcontext(call) as compiles:
+            try:
+                with self.stage(f"{family.source} at {shown}"):
+                    return compiles(measured, family, sizes)
+            except ProcessEnded as how:
+                return Refusal(f"its process {how}")
+
+    @contextmanager
+    def _call(self) -> Iterator[Call]:
+        call = self.free.get()
+        try:
+            yield call
+        finally:
+            self.free.put(call)
 
 
 @contextmanager
-def compiler(family: Family, stage: Stage = lambda _: nullcontext()) -> Iterator[Measure]:
-    """Measures a family's programs, as many at a time as there are processors, four at most."""
+def pool(stage: Stage = lambda _: nullcontext()) -> Iterator[Pool]:
+    """As many processes as there are processors, four at most; each starts when it is first called."""
     count = max(1, min(MOST_PROCESSES, os.cpu_count() or 1))
-    # Machine code for TPUs is still made when its text was read: the process is ended.
-    once = family.target.platform == Platform.TPU
     with ExitStack() as stack:
-        free: SimpleQueue[Call] = SimpleQueue()
-        for _ in range(count):
-            free.put(stack.enter_context(other_process()))
-        workers = stack.enter_context(ThreadPoolExecutor(count))
-
-        def one(sizes: Mapping[str, int]) -> Measurement | Refusal:
-            call = free.get()
-            try:
-                with stage(f"{family.source} at {', '.join(f'{name}={size}' for name, size in sizes.items())}"):
-                    if once:
-                        with other_process() as alone:
-                            return alone(measured, family, sizes)
-                    return call(measured, family, sizes)
-            except ProcessEnded as how:
-                return Refusal(f"its process {how}")
-            finally:
-                free.put(call)
-
-        def measure(some: Sequence[Mapping[str, int]]) -> list[Measurement | Refusal]:
-            return list(workers.map(one, some))
-
-        yield measure
-
-
-def known_sizes(family: Family) -> dict[str, int]:
-    """See `lab.laws.family.sizes_of`; in another process, since a builder may do anything."""
-    with other_process() as call:
-        return call(sizes_of, family)
+        calls = [stack.enter_context(other_process()) for _ in range(count)]
+        found = Pool(stack.enter_context(ThreadPoolExecutor(count)), stage)
+        for call in calls:
+            found.free.put(call)
+        yield found

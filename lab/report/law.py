@@ -8,7 +8,7 @@ from typing import Any
 
 from lab.core.units import bytes_text, count, exact, scaled, seconds_text, share_text
 from lab.laws import formula
-from lab.laws.law import Check, Condition, Law, Term
+from lab.laws.law import Check, Condition, Law, Term, Theory
 from lab.laws.polynomial import collected
 from lab.laws.scale import TIMES, Scale
 from lab.report.fitted import Column
@@ -47,6 +47,8 @@ def _check_line(check: Check) -> str:
 def tables(law: Law) -> list[tuple[str, list[Column]]]:
     """Each with its caption."""
     found = [("Transfers", _terms(law)), ("Wire bytes of a step by axes", _axes(law))]
+    if law.theory:
+        found.append(("Beside theory, payload of a step", _theory(law.theory)))
     if law.refused:
         found.append(("Without a law", _refused(law)))
     checks = [(check, each) for check in law.checks for each in check.differences]
@@ -102,6 +104,28 @@ def _axes(law: Law) -> list[Column]:
     ]
 
 
+def _theory(theory: Theory) -> list[Column]:
+    return [
+        Column("over", tuple("+".join(each.axes) for each in theory.beside)),
+        Column("kind", tuple(each.kind for each in theory.beside)),
+        Column("theory [B]", tuple(formula.text(each.theory) for each in theory.beside)),
+        Column(
+            "compiler [B]",
+            tuple("the same" if each.is_same else formula.text(each.law) for each in theory.beside),
+        ),
+    ]
+
+
+def _settled_lines(theory: Theory) -> list[str]:
+    lines = []
+    for each in theory.settled:
+        shown = ", ".join(f"{name}={size}" for name, size in each.sizes.items())
+        counts = ", ".join(f"{number} {status}" for status, number in each.terms.items())
+        lines.append(f"theory and law at {shown}: {each.verdict} ({counts})")
+        lines += [f"finding: {finding}" for finding in each.findings]
+    return lines
+
+
 def _refused(law: Law) -> list[Column]:
     return [
         Column("no law", tuple(each.what for each in law.refused)),
@@ -125,6 +149,7 @@ def facts(law: Law) -> list[str]:
         *(f"where {each.text} ({each.place})" for each in shown),
         *([f"and {count(more, 'condition')} more, see --json"] if more else []),
         *(["at " + ", ".join(f"{name}={size}" for name, size in law.fixed.items())] if law.fixed else []),
+        *(_settled_lines(law.theory) if law.theory else []),
         *(f"note: {note}" for note in law.notes),
     ]
 

@@ -1,0 +1,122 @@
+"""A law beside theory, where the program is one of the lab's: the formulas of both, and their settlement term by term
+at sizes that nobody compiled. Imports no JAX but what the experiment does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from lab.core.ledger import Ledger, Transfer
+from lab.harness.experiment import Experiment
+from lab.laws.derive import About, Start, derived
+from lab.laws.family import sized
+from lab.laws.law import Beside, Law, Settled, Term, Theory
+from lab.laws.measurement import Measurement, Refusal, sites
+from lab.laws.polynomial import Polynomial, collected, value
+from lab.laws.verify import LARGE, candidates
+from lab.meshes.axes import Axes
+from lab.meshes.errors import UsageError
+from lab.meshes.targets import parse_target
+from lab.settle import Context, settle
+from lab.settle.settlement import SETTLED
+
+MOST_PREDICTED = 2000
+FAR = 16
+"""How much larger the last sizes are that both are compared at."""
+MOST_DEVICES = 1 << 20
+
+
+def beside_theory(law: Law, experiment: Experiment, parameters: Any, start: Start) -> Law:
+    """With what theory says in the same variables, and how the two are settled at each held-out size and beyond."""
+
+    def predicted(sizes: Mapping[str, int]) -> Ledger:
+        axes = Axes.of({name: sizes.get(name, size) for name, size in start.mesh.shape.items()})
+        own = {name: size for name, size in sizes.items() if name not in axes.names}
+        return experiment.predict(replace(parameters, **own), axes)
+
+    def measure(some: Sequence[Mapping[str, int]]) -> list[Measurement | Refusal]:
+        return [_measured(predicted, sizes) for sizes in some]
+
+    about = About(f"theory of {law.source}", law.target, law.platform, law.style, law.compiler)
+    theory, _ = derived(about, start, measure, most=MOST_PREDICTED)
+    far = next(candidates(law, start.mesh, replace(LARGE, factor=Fraction(FAR)), MOST_DEVICES), None)
+    places = [dict(check.sizes) for check in law.checks] + ([far] if far else [])
+    return replace(
+        law, theory=Theory(_beside(theory.terms, law.terms), tuple(_settled(law, predicted, s) for s in places))
+    )
+
+
+def _measured(predicted: Any, sizes: Mapping[str, int]) -> Measurement | Refusal:
+    try:
+        return Measurement(tuple(sites(predicted(sizes))), (), (), (), None, None, (), True)
+    except UsageError as refusal:
+        return Refusal(str(refusal))
+
+
+def _beside(theory: Sequence[Term], law: Sequence[Term]) -> tuple[Beside, ...]:
+    """By kind and axes, as payload of a step."""
+    keys = dict.fromkeys((term.kind, term.axes) for term in (*theory, *law))
+
+    def total(terms: Sequence[Term], key: object) -> Polynomial:
+        return collected(m for term in terms if (term.kind, term.axes) == key for m in term.payload_of_step)
+
+    rows = [(key, total(theory, key), total(law, key)) for key in keys]
+    return tuple(Beside(*key, one, other, one == other) for key, one, other in rows)
+
+
+def ledger_at(law: Law, sizes: Mapping[str, int]) -> Ledger:
+    """What the law says of sizes, as a ledger; a term of several payloads as one transfer of them all."""
+    axes = Axes.of({name: sizes.get(name, size) for name, size in law.mesh.items()})
+    transfers = [_transfer(term, sizes, axes) for term in law.terms]
+    target = sized(parse_target(law.target), axes.size)
+    return Ledger(tuple(transfers), law.source, str(target), axes.size, axes.shape)
+
+
+def _transfer(term: Term, sizes: Mapping[str, int], axes: Axes) -> Transfer:
+    group = int(value(term.group, sizes))
+    executions = int(value(term.executions, sizes))
+    payload, often = (
+        (int(value(term.payload_of_step, sizes)), 1)
+        if term.payload is None
+        else (int(value(term.payload, sizes)), executions)
+    )
+    return Transfer(
+        term.kind,
+        term.axes if set(term.axes) <= set(axes.names) else None,
+        group,
+        often,
+        term.dtype,
+        payload,
+        groups=axes.size // group,
+        conditional=term.conditional,
+        phase=term.phase,
+        scope=term.scope,
+        origin=term.origin,
+        network_kind=term.network_kind,
+    )
+
+
+def _settled(law: Law, predicted: Any, sizes: Mapping[str, int]) -> Settled:
+    found = ledger_at(law, sizes)
+    target = parse_target(found.target or law.target)
+    is_typed = law.style == "typed"
+    context = Context(
+        target.platform,
+        "declared" if is_typed else law.style or "declared",
+        dict(found.mesh or {}),
+        is_typed=is_typed,
+        target=target if target.chip else None,
+    )
+    settlement = settle(predicted(sizes), found, context)
+    statuses = Counter(str(term.status) for term in settlement.terms)
+    refuted = [
+        f"{term.predicted.kind} over {'+'.join(term.predicted.axes or ())}, {term.predicted.scope}: {term.status}"
+        + (f" ({term.explanation})" if term.explanation else "")
+        for term in settlement.terms
+        if term.status not in SETTLED
+    ]
+    left = [f"{t.kind} over {t.span}, {t.scope or t.origin or 'no name'}: unexplained" for t in settlement.unexplained]
+    return Settled(dict(sizes), str(settlement.verdict), dict(statuses), (*refuted, *left))

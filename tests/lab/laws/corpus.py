@@ -1,0 +1,65 @@
+"""Forty programs and their laws: layouts of the lab in two styles, the known cases, and what users write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lab.laws.question import Question
+from lab.meshes.axes import TypedAxes
+from lab.meshes.targets import parse_target
+
+HERE = Path(__file__).parent / "programs.py"
+TARGET = parse_target("cpu:4")
+
+
+def _own(name: str, mesh: str, sizes: str) -> Question:
+    axes = TypedAxes.parse(mesh)
+    return Question(f"{HERE}:{name}", (*axes.axes.names, *sizes.split(",")), axes, TARGET)
+
+
+OWN = (
+    _own("resharded", "data=2", "rows,columns"),
+    _own("transform", "data=2", "batch,points"),
+    _own("running_sum", "data=2", "rows,columns"),
+    _own("rolled", "data=2", "rows,columns"),
+    _own("narrow_gradients", "data=2", "batch,embed,width"),
+    _own("unrolled", "fsdp=2", "batch,embed"),
+    _own("accumulated", "data=2", "steps,batch,embed"),
+    _own("unmapped", "data=2", "batch,embed"),
+    _own("split_product", "tensor=2", "rows,inner,columns"),
+    _own("shifted", "pipe=2", "ticks,batch,embed"),
+    _own("routed", "expert=2", "tokens,embed,experts,slots"),
+    _own("uneven", "tensor=2", "batch,heads,width"),
+    _own("transformer", "data=2,tensor=2", "layers,batch,embed,heads,mlp,vocab"),
+    _own("vision", "data=2", "batch,pixels,channels"),
+    _own("typed", "data=2:explicit,tensor=2:explicit", "batch,embed,mlp"),
+    _own("configured", "fsdp=2", "layers,batch,embed"),
+)
+SIZES = {"batch": 32, "length": 64, "embed": 128, "kv_heads": 8, "head_dim": 16, "mlp": 192, "vocab": 256}
+SMALL = tuple((name, str(size)) for name, size in SIZES.items())
+VARIED = ("layers", "batch", "length", "embed", "mlp", "vocab")
+LAYOUTS = {
+    "ch14_data_parallel": "data=2",
+    "ch15_tensor_parallel": "data=2,tensor=2",
+    "ch17_gathered_keys": "data=2,context=2",
+    "ch17_sequence_parallel": "data=2,tensor=2",
+    "ch17_ulysses": "data=2,context=2",
+    "ch18_expert_parallel": "data=2,expert=2",
+    "ch20_zero1": "data=2",
+    "ch20_zero2": "data=2",
+    "ch20_zero3": "fsdp=2",
+    "ch24_hybrid": "data=2,fsdp=2",
+    "ch24_fsdp_tensor_parallel": "fsdp=2,tensor=2",
+}
+ONE_STYLE = {"ch17_ring_attention": "data=2,context=2", "ch16_pipeline": "data=2,pipe=2"}
+
+
+def _layout(name: str, mesh: str, style: str) -> Question:
+    axes = TypedAxes.parse(mesh)
+    return Question(name, (*axes.axes.names, *VARIED), axes, TARGET, style, SMALL)
+
+
+EXPERIMENTS = (
+    *(_layout(name, mesh, style) for name, mesh in LAYOUTS.items() for style in ("declared", "explicit")),
+    *(_layout(name, mesh, "explicit") for name, mesh in ONE_STYLE.items()),
+)
