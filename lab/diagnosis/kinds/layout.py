@@ -159,14 +159,15 @@ def axis_order(program: Program) -> Iterator[Finding]:
         ):
             sentence = (
                 f"{program.moved(site)} has the same shards before and after, on other devices: each, "
-                f"{exact(site.transfer.payload_bytes)} B, is sent, since the two shardings name the axes "
-                f"{', '.join(site.transfer.axes or ())} in different orders"
+                f"{exact(site.transfer.payload_bytes)} B, is sent, since the two shardings, the program's or XLA's own "
+                f"choice, name the axes {', '.join(site.transfer.axes or ())} in different orders"
             )
             yield program.finding(
                 "axis_order",
                 sentence,
                 "name the axes in the same order in both specs: P(('x', 'y')) and P(('y', 'x')) place shards on "
-                "different devices",
+                "different devices; where the program has no such spec, constrain the value "
+                "(jax.lax.with_sharding_constraint)",
                 site,
                 needed_bytes=Fraction(0),
                 remedy=_same_order(program, site),

@@ -80,6 +80,7 @@ def _finding(
         sentence += f"; split, each device would send at least {exact(plan.sent)} B"
     advice = f"shard a dim of an operand over {', '.join(axes)}, by in_shardings or jax.lax.with_sharding_constraint"
     remedy = _split(program, axes, [visit for visit, _ in products])
+    products = sorted(products, key=lambda each: -(each[1].flops or 0) * (each[0].executions or 1))
     added = {} if plan is None else {("+".join(axes), str(link_along(program, axes) or "")): plan.sent}
     return program.finding(
         "computed_redundantly",

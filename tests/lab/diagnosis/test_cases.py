@@ -444,6 +444,17 @@ def test_c41_a_slice_at_a_static_or_traced_offset_gathers_all_65536_bytes(functi
     assert "index array" in found.advice
 
 
+def routed(x, router, w):
+    weights = jnp.tanh(x @ router)
+    return jnp.tanh((x * weights[:, :1]) @ w)
+
+
+def test_the_line_of_repeated_products_is_that_of_the_largest():
+    args = [array(mesh := cpu(d=8), shape) for shape in ((4096, 512), (512, 8), (512, 2048))]
+    found = only(diagnosed(mesh, routed, *args, out=P()))
+    assert (found.kind, found.origin) == ("computed_redundantly", line(routed, 2))
+
+
 @pytest.mark.parametrize("function", [jnp.matmul, lambda x, w: jnp.sum(jnp.abs(x))], ids=["matmul", "sum"])
 def test_c44_replicated_work_is_done_8_times_for_no_communication(function):
     mesh = cpu(d=8)
