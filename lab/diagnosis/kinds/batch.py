@@ -18,12 +18,12 @@ from lab.diagnosis.flow import Place
 from lab.diagnosis.least import is_weight
 from lab.diagnosis.program import PRODUCTS, Argument, Program, Site, operation, sent
 from lab.diagnosis.remedy import PinOperand
-from lab.diagnosis.slices import own_slices
+from lab.diagnosis.slices import ELEMENTWISE, own_slices
 from lab.diagnosis.specs import Dims, spec_text
 from lab.diagnosis.splitting import letters_of
 from lab.hlo.flops import operand_shapes
 from lab.hlo.names import phase
-from lab.hlo.shapes import Shape, arrays
+from lab.hlo.shapes import Shape, arrays, bits
 
 _SUMS = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER)
 _BOTH = (Phase.FORWARD, Phase.BACKWARD)
@@ -177,10 +177,31 @@ def _added(program: Program, place: Place) -> list[Place]:
 def _weight_side(program: Program, product: Place, over: set[str]) -> tuple[int, Argument] | None:
     """Which operand is an argument that these axes split, or a part of one."""
     for number in (0, 1):
-        argument = _argument(program, product, number)
-        if argument is not None and over <= {*chain.from_iterable(argument.dims or ())}:
-            return number, argument
+        for argument in _weights(program, product, number):
+            if over <= {*chain.from_iterable(argument.dims or ())}:
+                return number, argument
     return None
+
+
+def _weights(program: Program, place: Place, number: int) -> list[Argument]:
+    """The arguments that an operand is, or is made of element by element, as a quantized weight and its scales are; []
+    of activations."""
+    if (argument := _argument(program, place, number)) is not None:
+        return [argument]
+    operand, seen = program.operand(place, number), set[tuple[str, str]]()
+    pending, found = [] if operand is None else [operand], list[Argument]()
+    while pending and len(seen) < _FARTHEST:
+        source = program.flow.source(*pending.pop(), through=_MOVES | _CUTS | {"broadcast"})
+        key = source.computation.name, source.instruction.name
+        if (argument := program.argument_at(source)) is not None:
+            found.append(argument)
+        elif source.instruction.opcode in ELEMENTWISE and key not in seen:
+            sides = [program.operand(source, each) for each in range(len(source.instruction.operands))]
+            pending += [side for side in sides if side is not None]
+        elif source.instruction.opcode != "constant":
+            return []
+        seen.add(key)
+    return [] if pending else found
 
 
 def _is_cut_by_rows(program: Program, summed: _Summed) -> bool:
@@ -315,15 +336,24 @@ def _gathered_instead(
     """At most: each split weight gathered for each pass, gradients summed, and the rows that the batch first becomes
     moved to where they belong."""
     tables = {meeting.weight.number: meeting.weight for meeting in meetings}
-    read = [_argument(program, place, number) for place in _forward(program) for number in (0, 1)]
     batches = [meeting.batch for meeting in meetings]
-    gathered = {a.number: a for a in read if a and a not in batches and _parts(program, a, axes) > 1} | tables
+    gathered, width = dict[int, Argument](), dict[int, int]()
+    for place in _forward(program):
+        for number, shape in enumerate(operand_shapes(*place)[:2]):
+            for weight in _weights(program, place, number):
+                if weight not in batches and _parts(program, weight, axes) > 1:
+                    # Compilers gather what is made of a narrower weight, too.
+                    own, is_made = bits(weight.local.dtype), _argument(program, place, number) is None
+                    width[weight.number] = max(width.get(weight.number, own), bits(shape.dtype) if is_made else own)
+                    gathered[weight.number] = weight
+    gathered |= tables
     trained = [a for a in program.arguments if program.is_differentiated and a.local in _results(program)]
     devices = prod(known(program.axes)[axis] for axis in axes)
     found = Fraction(0)
     for weight in gathered.values():
         parts = _parts(program, weight, axes)
-        found += passes * wire_bytes(Kind.ALL_GATHER, weight.local.bytes * parts, parts)
+        size = weight.local.elements * width.get(weight.number, bits(weight.local.dtype)) // 8
+        found += passes * wire_bytes(Kind.ALL_GATHER, size * parts, parts)
     for weight in trained:
         is_read = weight.number in gathered or is_weight(program, weight)
         whole = weight.local.bytes * _parts(program, weight, axes)

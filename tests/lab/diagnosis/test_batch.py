@@ -108,6 +108,32 @@ def test_a_batch_that_its_first_weight_makes_whole_is_told_and_keeping_it_split_
     assert "batch_made_whole" not in kinds(diagnosis.of(cured))
 
 
+def quantized(mesh, pin):
+    """Weights that are made of narrower ones and their scales, behind one that is not."""
+
+    def forward(table, first, up, scales, down, tokens):
+        x_BLD = pinned(mesh, table[tokens], "data") if pin else table[tokens]
+        x_BLD = jnp.tanh(x_BLD @ first)
+        return jnp.tanh(x_BLD @ (up.astype(jnp.float32) * scales)) @ jnp.tanh(down)
+
+    weights = (
+        array(mesh, (256, 128), "model", "data"),
+        array(mesh, (128, 128), "data", "model"),
+        array(mesh, (128, 1024), "data", "model", dtype=jnp.int8),
+        array(mesh, (1024,), "model"),
+        array(mesh, (1024, 128), "model", "data"),
+    )
+    args = *weights, array(mesh, (32, 32), "data", dtype=jnp.int32)
+    return inspection.read_program(jax.jit(forward), args, mesh, parse_target(CPU), source="forward")
+
+
+def test_weights_that_are_made_of_others_are_counted_among_what_is_gathered_instead():
+    mesh = mesh_on(CPU, **MESH)
+    bad, cured = quantized(mesh, False), quantized(mesh, True)
+    finding = next(f for f in diagnosis.of(bad).findings if f.kind == "batch_made_whole")
+    assert (sent(bad) - sent(cured)) / 2 < wasted(finding) <= sent(bad) - sent(cured)
+
+
 @pytest.mark.parametrize("enter", [take, one_hot])
 def test_the_constraint_is_tried_at_the_lookup_and_gives_what_one_written_there_gives(enter):
     spec = "rows" if enter is take else "two"
