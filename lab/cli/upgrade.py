@@ -84,7 +84,7 @@ def upgrade(
     calls: int,
     as_json: bool,
 ) -> int:
-    """Compile a program with another release of JAX, or other flags of XLA, and say what changes.
+    """Say what another release of JAX, or other flags, change.
 
     What it communicates, how that is scheduled, FLOPs, memory and seconds; each difference with its line, its
     instructions, and the flags that it comes from: of another release those whose default it changed.

@@ -23,7 +23,7 @@ from lab.hlo.buffers import Buffers, read_buffers
 from lab.meshes.axes import Axes
 from lab.meshes.documents import read_json
 from lab.meshes.errors import UsageError, no_such, one_line, text_of
-from lab.meshes.targets import Target
+from lab.meshes.targets import Target, check_size, parse_target
 
 _MEMORY_KIND = "memory_kind"
 _DUMPED = "*after_optimizations.txt"
@@ -70,7 +70,10 @@ def saved_ledger(source: str) -> Ledger:
     found = read_json(Path(source), expected)
     try:
         ledger = Ledger.from_json(found)
-        names = None if ledger.mesh is None else Axes.of(ledger.mesh).names
+        axes = None if ledger.mesh is None else Axes.of(ledger.mesh)
+        names = axes and axes.names
+        if axes and ledger.target:
+            check_size(parse_target(ledger.target), axes)
         for number, transfer in enumerate(ledger.transfers):
             for name in transfer.axes or ():
                 if names is not None and name not in names:

@@ -33,6 +33,7 @@ def saved(tmp_path, change) -> str:
         (lambda _, row: row.update(axes=["date"]), r"transfers\[0\]\.axes: no axis 'date' in the mesh; .*data"),
         (lambda _, row: row.update(wire_bytes="1/0"), "wire_bytes: expected a finite number"),
         (lambda whole, _: whole.update(mesh={"data": 0}), "mesh.*expected int >= 1"),
+        (lambda whole, _: whole.update(target="gpu:h100:2x8"), r"mesh data=8 has 8 devices .* gpu:h100:2x8 has 16"),
         (
             lambda _, row: row.update(payload_bytes=8000, wire_bytes=7000),
             r"totals\.all\.payload_bytes: found 2,400, but its transfers add up to 24,000",
@@ -51,7 +52,7 @@ def saved(tmp_path, change) -> str:
         ),
     ],
     ids=(
-        "schema,no-schema,bytes,executions,complete,axes,unknown-axis,wire,mesh,"
+        "schema,no-schema,bytes,executions,complete,axes,unknown-axis,wire,mesh,another-target,"
         "another-payload,more-sites,more-executions,more-wire"
     ).split(","),
 )

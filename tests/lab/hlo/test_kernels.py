@@ -237,4 +237,4 @@ ENTRY %e (i: s32[], y: f32[64]) -> f32[64] {
   ROOT %r = f32[64]{0} conditional(%i, %y, %y), branch_computations={%branch, %branch}
 }
 """)
-    assert choice == Choice(((), ()))
+    assert choice == Choice(((), ()), ((), ()))
