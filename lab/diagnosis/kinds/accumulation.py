@@ -128,8 +128,24 @@ def _running_sum(flow: Flow, body: Computation, element: str) -> list[Place]:
         additions += [last] if last.instruction.opcode == "add" else []
     carried = [Place(i, body) for i in body.instructions if _is_element(Place(i, body), body, element)]
     readers = [use for one in (*carried, *additions[1:]) for use in flow.uses(*one, through=frozenset({"select"}))]
+    # What is done with the last one in the same iteration: behind the loop anything may be.
+    ends = [use for one in additions[:1] for use in flow.uses(*one, through=frozenset({"select"}))]
+    readers += [use for use in ends if body.name in flow.loops(use.computation)]
     is_only_added_to = all(any(use.instruction is one.instruction for one in additions) for use in readers)
-    return additions if place is not None and is_only_added_to else []
+    return additions if place is not None and is_only_added_to and not _is_asked_for(flow, body, element) else []
+
+
+def _is_asked_for(flow: Flow, body: Computation, element: str) -> bool:
+    """Whether the loop goes on depends on an element of its state."""
+    loops = [place for place in flow.callers(body) if place.instruction.attribute("body") == body.name]
+    names = [place.instruction.attribute("condition") for place in loops]
+    conditions = [flow.module.called(place.computation, name) for place, name in zip(loops, names, strict=True)]
+    return any(
+        _is_element(Place(i, one), one, element) and flow.users(one, i.name)
+        for one in conditions
+        if one is not None
+        for i in one.instructions
+    )
 
 
 def _is_element(place: Place, body: Computation, element: str) -> bool:

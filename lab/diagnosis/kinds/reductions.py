@@ -143,7 +143,7 @@ def not_scattered(program: Program) -> Iterator[Finding]:
         is_named = site.is_written and site.primitive not in _SCATTERS and site.key[-1] is None
         is_sum = site.kind == "all_reduce" and is_named
         if is_sum and site.transfer.payload_bytes >= _SMALLEST:
-            slices = own_slices(program.flow, program.uses(site, ELEMENTWISE))
+            slices = own_slices(program.flow, program.uses(site, ELEMENTWISE)) if _adds(program, site) else []
             if slices and _are_shares(program, site, slices):
                 sentence = (
                     f"an all-reduce gives the whole sum, {exact(site.transfer.payload_bytes)} B, to every device, "
@@ -157,6 +157,11 @@ def not_scattered(program: Program) -> Iterator[Finding]:
                     needed_bytes=sent([site]) / 2,
                     remedy=(Scatter(site.op_name),),
                 )
+
+
+def _adds(program: Program, site: Site) -> bool:
+    combine = program.module.computations.get(site.visit.instruction.attribute("to_apply") or "")
+    return combine is not None and {i.opcode for i in combine.instructions} == {"parameter", "add"}
 
 
 def _are_shares(program: Program, site: Site, slices: list[Use]) -> bool:

@@ -285,6 +285,35 @@ def test_a_reduction_that_the_loop_reads_too_has_to_stay_in_it():
     assert kinds(found) == []
 
 
+def gradient(w_DF, x_BD):
+    return jax.grad(lambda w_DF: jnp.sum(jnp.square(x_BD @ w_DF)))(w_DF)
+
+
+def shown_on_the_way(w_DF, x_NBD):
+    def add(total, x_BD):
+        total += gradient(w_DF, x_BD)
+        return total, total[0]
+
+    return jax.lax.scan(add, jnp.zeros_like(w_DF), x_NBD)
+
+
+def asked_for_on_the_way(w_DF, x_NBD):
+    def add(state):
+        number, total = state
+        return number + 1, total + gradient(w_DF, x_NBD[number])
+
+    start = 0, jnp.zeros_like(w_DF)
+    return jax.lax.while_loop(lambda state: (state[0] < 6) & (jnp.max(state[1]) < 10), add, start)
+
+
+@pytest.mark.parametrize("function", [shown_on_the_way, asked_for_on_the_way])
+@pytest.mark.compiles
+def test_a_running_sum_that_each_iteration_shows_or_the_loops_condition_reads_needs_all_its_reductions(function):
+    mesh = cpu(data=4)
+    args = array(mesh, (64, 64)), array(mesh, (6, 64, 64), None, "data")
+    assert "reduced_in_loop" not in kinds(diagnosed(mesh, function, *args, out=(P(), P())))
+
+
 @ahead_of_time_tpu
 @pytest.mark.compiles
 def test_a_tpu_compilers_all_reduce_of_shards_is_told_with_the_flag_that_spares_what_is_said():
@@ -405,17 +434,22 @@ def test_a_sum_of_what_a_branch_gives_is_for_nothing_only_where_no_branch_has_va
 
 
 @pytest.mark.parametrize(
-    ("axis", "rows", "told"),
-    [("data", 16, ["not_scattered"]), ("model", 16, []), ("data", 48, [])],
-    ids=["shares", "of another axis", "more than a share"],
+    ("reduced", "axis", "rows", "told"),
+    [
+        (jax.lax.psum, "data", 16, ["not_scattered"]),
+        (jax.lax.psum, "model", 16, []),
+        (jax.lax.psum, "data", 48, []),
+        (jax.lax.pmax, "data", 16, []),
+    ],
+    ids=["shares", "of another axis", "more than a share", "a maximum"],
 )
 @pytest.mark.compiles
-def test_a_scatter_is_advised_only_where_each_device_keeps_a_share_of_its_own(axis, rows, told):
+def test_a_scatter_is_advised_only_where_each_device_keeps_a_share_of_its_own(reduced, axis, rows, told):
     mesh = cpu(data=4, model=2)
 
     def cut(x_RD):
         at = jax.lax.axis_index(axis) * min(rows, 64 - rows)
-        return jax.lax.dynamic_slice_in_dim(jax.lax.psum(x_RD, "data"), at, rows)
+        return jax.lax.dynamic_slice_in_dim(reduced(x_RD, "data"), at, rows)
 
     mapped = jax.shard_map(cut, mesh=mesh, in_specs=P("data"), out_specs=P(axis), check_vma=False)
     assert kinds(diagnosed(mesh, mapped, array(mesh, (256, 64), "data"))) == told
