@@ -27,6 +27,7 @@ from tests.cases.compiling import (
     rows,
     tpu,
 )
+from tests.long_tests import long
 
 pytestmark = pytest.mark.compiles
 
@@ -173,8 +174,11 @@ def test_cpu_hoists_gathers_out_of_the_accumulation_loop_and_reduces_in_it_four_
 @ahead_of_time_tpu
 @pytest.mark.parametrize(
     ("gradients", "gathers", "executions"),
-    [(plain, 3, 1), (rematerialized, 6, 1), (accumulated, 3, 4)],
-    ids=["plain", "remat", "accumulated"],
+    [
+        pytest.param(plain, 3, 1, id="plain"),
+        pytest.param(rematerialized, 6, 1, id="remat", marks=long),
+        pytest.param(accumulated, 3, 4, id="accumulated", marks=long),
+    ],
 )
 def test_tpu_gathers_in_bf16_each_time_and_reduce_scatters_in_fusions(gradients, gathers, executions):
     """c14: 2,097,152 B a gather of f32 weights, printed up to four times each; of two reduce-scatters one has two

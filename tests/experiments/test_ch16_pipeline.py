@@ -18,6 +18,7 @@ from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 from lab.settle import Verdict
+from tests.long_tests import long
 
 AXES = Axes.of({"data": 2, "pipe": 4, "tensor": 2})
 EXPERIMENT = load("ch16_pipeline")
@@ -164,6 +165,7 @@ def test_attached_gpus_decide_what_schedules_hold_as_named_ones_do(monkeypatch):
 
 @pytest.mark.compiles
 @pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
+@long
 def test_gpipe_holds_4_messages_more_than_1f1b_of_8_micro_batches_on_4_stages_and_1f1b_2_more_than_on_2():
     assumed = Assumed()
     assert assumed.gpipe_above_1f1b(micro_batches=8) == 4

@@ -4,6 +4,7 @@ there pass unchanged."""
 import pytest
 
 from tests.extensions.copies import add_row, copied, replace_line, suite_passes
+from tests.long_tests import long
 
 pytestmark = pytest.mark.compiles
 
@@ -94,6 +95,7 @@ def test_a_compiler_behaviour_explains_what_is_compiled(tmp_path):
     )
 
 
+@long  # The strategy above has an experiment, too.
 def test_an_experiment_is_run_and_listed(tmp_path):
     copy = copied(tmp_path, "experiment")
     settles = f"({NUMBERS_AND_LEDGER} and ch17_sharded_ulysses) or name_and_chapter"
