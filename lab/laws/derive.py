@@ -439,7 +439,12 @@ def _conditions(search: _Search, grid: Grid) -> Iterable[Condition]:
             parts = (
                 monomial(prod(search.start.mesh[n] for n in split.axes if n not in varied), dict.fromkeys(varied, 1)),
             )
-            text = _divides(dim, parts)
+            is_whole = all(e > 0 for each in dim for e in each.exponents.values()) and all(
+                m.denominator == 1 for m in dim
+            )
+            if not split.axes and is_whole:
+                continue
+            text = _divides(dim, parts) if split.axes else f"{formula.text(dim)} is whole"
             if text not in seen and (variables(dim) | set(varied)):
                 seen.add(text)
                 yield Condition(dim, parts, text, split.place)

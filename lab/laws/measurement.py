@@ -61,7 +61,8 @@ class Argument:
 
 @dataclass(frozen=True)
 class Split:
-    """A dim that the program asks to be split over axes: the sizes that it has there, in the order in which it asks."""
+    """A dim that the program asks to be split over axes, or of an argument: the sizes that it has there, in the order in
+    which it asks."""
 
     place: str
     axes: tuple[str, ...]

@@ -34,7 +34,10 @@ def _of_arguments(args: Any) -> Iterator[_Asked]:
     for path, leaf in jax.tree.leaves_with_path(args):
         sharding = getattr(leaf, "sharding", None)
         if isinstance(sharding, NamedSharding):
-            yield from _dims(f"argument {jax.tree_util.keystr(path)}", leaf.shape, sharding.spec)
+            place = f"argument {jax.tree_util.keystr(path)}"
+            yield from _dims(place, leaf.shape, sharding.spec)
+            # What is not split tells of what the program divides by itself, such as a width by heads.
+            yield from ((f"{place}, dim {dim}", size, ()) for dim, size in enumerate(leaf.shape))
 
 
 def _of_equations(jaxpr: Any) -> Iterator[_Asked]:

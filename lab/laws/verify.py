@@ -39,6 +39,8 @@ class Wish:
 
 # The largest units are those that XLA's kernels for GPUs ask for (jax 0.10.2: it finds no tiles for others).
 ODD = Wish(((3, 3), (2, 2)), Fraction(5, 4), (1, 9, 192, 576))
+SAME_RATIOS = (3, 9, 5, 6)
+"""How much larger all sizes are at once, where some have to divide others."""
 ATTEMPTS = 2
 MIXED = Wish(((4, 2), (2, 2)), Fraction(3, 2), (64, 128, 16, 4, 1))
 LARGE = Wish(((16, 8), (8, 8), (8, 4), (4, 4), (2, 2)), Fraction(4), (1024, 512, 128, 64, 8, 1))
@@ -86,6 +88,10 @@ def candidates(law: Law, mesh: Axes, wish: Wish, most_devices: int) -> Iterator[
                 v.name: _odd_multiple(first[v.name] * wish.factor, unit, number % 3)
                 for number, v in enumerate(v for v in law.variables if not v.is_axis)
             }
+            if holds(law, sizes):
+                yield sizes
+        for times in SAME_RATIOS:
+            sizes = degrees | {v.name: first[v.name] * times for v in law.variables if not v.is_axis}
             if holds(law, sizes):
                 yield sizes
 

@@ -35,6 +35,7 @@ OWN = (
     _own("typed", "data=2:explicit,tensor=2:explicit", "batch,embed,mlp"),
     _own("configured", "fsdp=2", "layers,batch,embed"),
 )
+REFUSED = _own("until_small", "data=2", "rows,columns")
 SIZES = {"batch": 32, "length": 64, "embed": 128, "kv_heads": 8, "head_dim": 16, "mlp": 192, "vocab": 256}
 SMALL = tuple((name, str(size)) for name, size in SIZES.items())
 VARIED = ("layers", "batch", "length", "embed", "mlp", "vocab")

@@ -1,0 +1,33 @@
+"""Laws of forty programs, each held against three sizes; `python -m tests.lab.laws.sweep` prints a line of each."""
+
+import pytest
+
+from lab.laws.pool import pool
+from lab.laws.question import answered
+from tests.lab.laws.corpus import EXPERIMENTS, OWN, REFUSED
+from tests.long_tests import long
+
+pytestmark = [pytest.mark.compiles, long]
+LEAST = 0.95
+"""Of all wire bytes, under exact laws."""
+
+
+@pytest.fixture(scope="module")
+def processes():
+    with pool() as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    "asked", (*OWN, *EXPERIMENTS), ids=lambda asked: f"{asked.source.rpartition('/')[2]}-{asked.style}"
+)
+def test_no_law_is_wrong_at_sizes_that_it_was_not_derived_from(asked, processes):
+    law = answered(asked, processes)
+    assert [check.differences for check in law.checks] == [()] * 3
+    assert all(check.under_law >= LEAST * check.wire_bytes for check in law.checks)
+
+
+def test_what_the_data_decides_is_refused_by_name(processes):
+    law = answered(REFUSED, processes)
+    reasons = {each.reason for each in law.refused if each.kind}
+    assert reasons == {"how often it runs depends on the data"}
