@@ -27,7 +27,7 @@ from lab.meshes.platforms import Platform
 
 CACHE = "LAB_CACHE"
 """The environment variable that names another folder."""
-_FORMAT = 2
+_FORMAT = 3
 
 
 def measured(stage: Stage, family: Family, sizes: Mapping[str, int]) -> Measurement | Refusal:

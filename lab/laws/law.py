@@ -51,6 +51,7 @@ class Term:
 
     Attributes:
       axes: that its groups span, or parts of axes.
+      is_widened, is_masked_gather: see `lab.core.ledger.Transfer`.
       payload: bytes of one execution; null where its transfers move different ones.
       executions: a step.
       payload_of_step: bytes of all executions.
@@ -70,6 +71,8 @@ class Term:
     dtype: str
     conditional: bool
     network_kind: Kind | None
+    is_widened: bool
+    is_masked_gather: bool
     payload: Polynomial | None
     executions: Polynomial
     payload_of_step: Polynomial

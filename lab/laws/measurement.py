@@ -21,6 +21,7 @@ class Site:
       op_name, origin, function: of a transfer that was not combined: a combined one has those of one of its operands.
       executions: of all of them; None where the text cannot tell.
       is_padded: the compiler padded what it moves.
+      is_widened, is_masked_gather: see `lab.core.ledger.Transfer`.
     """
 
     kind: Kind
@@ -38,6 +39,8 @@ class Site:
     payload_bytes: int
     executions: int | None
     is_padded: bool
+    is_widened: bool
+    is_masked_gather: bool
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,8 @@ class Argument:
 
 @dataclass(frozen=True)
 class Split:
-    """A dim that the program asks to be split over axes, or of an argument: the sizes that it has there, in the order in
-    which it asks."""
+    """A dim that the program asks to be split over axes, or of an argument: the sizes that it has, in the order in which
+    it asks."""
 
     place: str
     axes: tuple[str, ...]
@@ -120,6 +123,8 @@ def sites(ledger: Ledger) -> Iterator[Site]:
                 part.payload_bytes,
                 0,
                 part.padded_from_bytes is not None,
+                part.is_widened,
+                part.is_masked_gather,
             )
             if part.executions is None:
                 unknown.append(site)

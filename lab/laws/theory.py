@@ -96,6 +96,8 @@ def _transfer(term: Term, sizes: Mapping[str, int], axes: Axes) -> Transfer:
         scope=term.scope,
         origin=term.origin,
         network_kind=term.network_kind,
+        is_widened=term.is_widened,
+        is_masked_gather=term.is_masked_gather,
     )
 
 

@@ -19,7 +19,7 @@ def processes():
 
 
 @pytest.mark.parametrize(
-    "asked", (*OWN, *EXPERIMENTS), ids=lambda asked: f"{asked.source.rpartition('/')[2]}-{asked.style}"
+    "asked", [*OWN, *EXPERIMENTS], ids=lambda asked: f"{asked.source.rpartition('/')[2]}-{asked.style}"
 )
 def test_no_law_is_wrong_at_sizes_that_it_was_not_derived_from(asked, processes):
     law = answered(asked, processes)

@@ -33,6 +33,8 @@ GATHER = Site(
     0,
     0,
     False,
+    False,
+    False,
 )
 
 
