@@ -64,8 +64,8 @@ class Argument:
 
 @dataclass(frozen=True)
 class Split:
-    """A dim that the program asks to be split over axes, or of an argument: the sizes that it has, in the order in which
-    it asks."""
+    """A dim that the program asks to be split over axes, or of an argument: the sizes that it has, in the program's
+    order."""
 
     place: str
     axes: tuple[str, ...]
