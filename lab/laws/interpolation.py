@@ -7,7 +7,7 @@ values of the variable tell apart; each power's own coefficient is a quantity of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -76,11 +76,14 @@ def solved(quantity: Quantity, grid: Grid) -> Polynomial:
       Missing: points are to be measured first.
       NoLaw: there is none of few powers of each variable.
     """
-    return collected(_solved(quantity, grid, range(len(grid.names))))
+    free = range(len(grid.names))
+    powers = each_of([partial(_powers, quantity, grid, i) for i in free])
+    return collected(_solved(quantity, grid, dict(zip(free, powers, strict=True))))
 
 
-def _solved(quantity: Quantity, grid: Grid, free: Sequence[int]) -> list[Monomial]:
-    powers = dict(zip(free, each_of([partial(_powers, quantity, grid, i) for i in free]), strict=True))
+def _solved(quantity: Quantity, grid: Grid, powers: Mapping[int, tuple[int, ...]]) -> list[Monomial]:
+    """By the powers that each variable may have."""
+    free = list(powers)
     # What changes by one power changes every monomial by it, but where sums agree by chance: held-out sizes tell.
     mixed = [i for i in free if len(powers[i]) > 1]
     shared = {grid.names[i]: powers[i][0] for i in free if i not in mixed}
@@ -91,12 +94,26 @@ def _solved(quantity: Quantity, grid: Grid, free: Sequence[int]) -> list[Monomia
         return [monomial(quantity(grid.first) / scale, shared)]
     split, *rest = mixed
     parts = [_coefficient(quantity, grid, split, powers[split], power) for power in powers[split]]
-    solutions = each_of([partial(_solved, part, grid, rest) for part in parts])
+    solutions = each_of([partial(_part, part, grid, {i: powers[i] for i in rest}) for part in parts])
     return [
         monomial(each.coefficient / scale, {**each.exponents, **shared, grid.names[split]: power})
         for power, some in zip(powers[split], solutions, strict=True)
         for each in some
     ]
+
+
+def _part(quantity: Quantity, grid: Grid, powers: Mapping[int, tuple[int, ...]]) -> list[Monomial]:
+    """Solved, where a variable may have fewer powers than in the whole."""
+    own = each_of([partial(_of_these, quantity, grid, i, powers[i]) for i in powers])
+    return _solved(quantity, grid, dict(zip(powers, own, strict=True)))
+
+
+def _of_these(quantity: Quantity, grid: Grid, i: int, powers: tuple[int, ...]) -> tuple[int, ...]:
+    """The one power that two values show, or all."""
+    values = grid.values[i][:2]
+    found = each_of([partial(quantity, _at(grid.first, i, v)) for v in values])
+    alone = [power for power in powers if _gives((power,), values, found)]
+    return (alone[0],) if alone else powers
 
 
 def combined(quantity: Quantity, grid: Grid, points: Sequence[Point], shapes: Sequence[Exponents]) -> Polynomial:

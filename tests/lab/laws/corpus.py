@@ -42,7 +42,6 @@ VARIED = ("layers", "batch", "length", "embed", "mlp", "vocab")
 LAYOUTS = {
     "ch14_data_parallel": "data=2",
     "ch15_tensor_parallel": "data=2,tensor=2",
-    "ch17_gathered_keys": "data=2,context=2",
     "ch17_sequence_parallel": "data=2,tensor=2",
     "ch17_ulysses": "data=2,context=2",
     "ch18_expert_parallel": "data=2,expert=2",
@@ -52,7 +51,11 @@ LAYOUTS = {
     "ch24_hybrid": "data=2,fsdp=2",
     "ch24_fsdp_tensor_parallel": "fsdp=2,tensor=2",
 }
-ONE_STYLE = {"ch17_ring_attention": "data=2,context=2", "ch16_pipeline": "data=2,pipe=2"}
+ONE_STYLE = {
+    "ch17_gathered_keys": "data=2,context=2",
+    "ch17_ring_attention": "data=2,context=2",
+    "ch16_pipeline": "data=2,pipe=2",
+}
 
 
 def _layout(name: str, mesh: str, style: str) -> Question:
