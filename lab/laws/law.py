@@ -57,8 +57,9 @@ class Term:
       payload_of_step: bytes of all executions.
       group: devices of one group.
       where: what has to divide for this term to hold, beside the conditions of the whole.
-      level: how few of their names are alike: 0: all, operation and line included; 1: kind, axes, dtype, phase and
-        scope; 2: all but the scope; 3: kind and axes.
+      level: how few of their names are alike: 0: all, with operation, line, and the place of their payload among others
+        of these names; 1: all but that place; 2: kind, axes, dtype, phase and scope; 3: all but the scope; 4: kind and
+        axes.
       sites: transfers of the compiled text at the first size.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lab.core.ledger import Kind, Ledger, Memory, Phase
 from lab.diagnosis.program import Program
@@ -21,6 +21,7 @@ class Site:
       op_name, origin, function: of a transfer that was not combined: a combined one has those of one of its operands.
       executions: of all of them; None where the text cannot tell.
       is_padded: the compiler padded what it moves.
+      rank: of its payload among those of sites that are alike in all else, the largest first.
       is_widened, is_masked_gather: see `lab.core.ledger.Transfer`.
     """
 
@@ -41,6 +42,7 @@ class Site:
     is_padded: bool
     is_widened: bool
     is_masked_gather: bool
+    rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -129,12 +131,13 @@ def sites(ledger: Ledger) -> Iterator[Site]:
             if part.executions is None:
                 unknown.append(site)
             found[site] += part.executions or 0
+    alike: dict[Site, list[int]] = {}
+    for site in found:
+        alike.setdefault(replace(site, payload_bytes=0, is_padded=False), []).append(site.payload_bytes)
     for site, executions in found.items():
-        yield _with(site, None if site in unknown else executions)
-
-
-def _with(site: Site, executions: int | None) -> Site:
-    return Site(**{**vars(site), "executions": executions})
+        payloads = sorted({*alike[replace(site, payload_bytes=0, is_padded=False)]}, reverse=True)
+        rank = payloads.index(site.payload_bytes)
+        yield replace(site, executions=None if site in unknown else executions, rank=rank)
 
 
 def products(program: Program) -> Iterator[Product]:

@@ -74,7 +74,8 @@ def _names_of_site(site: Site) -> tuple[tuple[object, ...], ...]:
     least = (site.kind, site.axes, site.network_kind)
     where = (*least, site.phase, site.dtype, site.conditional, site.is_widened, site.is_masked_gather)
     scoped = (*where, site.scope)
-    return ((*scoped, site.function, site.origin, site.op_name), scoped, where, least)
+    named = (*scoped, site.function, site.origin, site.op_name)
+    return ((*named, site.rank), named, scoped, where, least)
 
 
 def _transfer_law(
