@@ -71,7 +71,7 @@ def saved_ledger(source: str) -> Ledger:
     try:
         ledger = Ledger.from_json(found)
         axes = None if ledger.mesh is None else Axes.of(ledger.mesh)
-        names = axes and axes.names
+        names = None if axes is None else axes.names
         if axes and ledger.target:
             check_size(parse_target(ledger.target), axes)
         for number, transfer in enumerate(ledger.transfers):
