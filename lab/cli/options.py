@@ -217,4 +217,13 @@ class OfScripts(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
         ctx.meta[ARGUMENTS] = tuple(args[end + 1 :])
-        return super().parse_args(ctx, args[:end])
+        try:
+            return super().parse_args(ctx, args[:end])
+        except click.NoSuchOption as error:
+            script = next((part for part in args[:end] if part.endswith(".py")), None)
+            if script is None:
+                raise
+            raise UsageError(
+                f"lab {ctx.info_name} has no option {error.option_name}; arguments of {script} itself stand behind --: "
+                f"lab {ctx.info_name} {script} ... -- {error.option_name} ..."
+            ) from None

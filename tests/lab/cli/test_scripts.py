@@ -284,3 +284,13 @@ def test_what_a_script_needs_is_said(folder, arguments, said):
     done = lab(folder, "inspect", *arguments)
     assert said in done.stderr + done.stdout
     assert done.returncode == (0 if "--calls" in arguments else 2)
+
+
+def test_an_option_that_is_the_scripts_own_is_told_where_to_stand(lab):
+    answer = lab("inspect", "train.py", "--target", "cpu:8", "--embed", "512")
+    assert (answer.status, answer.err) == (
+        2,
+        "lab: lab inspect has no option --embed; arguments of train.py itself stand behind --: lab inspect train.py ... "
+        "-- --embed ...\n",
+    )
+    assert "No such option '--embed'" in lab("inspect", "step.hlo", "--embed", "512").err
