@@ -95,7 +95,8 @@ def train(work: Work, rank: int, port: int, events: Connection, prepare: Callabl
     say("restored", snapshot.step if snapshot else 0)
     try:
         with checkpoints(work.folder) as manager:
-            for after, loss in training.steps(snapshot or training.start()):
+            begun = snapshot or training.start()
+            for after, loss in training.steps(begun) if begun.step < work.steps else ():
                 say("step", after.step, loss)
                 if after.step % work.every == 0:
                     say("saving", after.step)

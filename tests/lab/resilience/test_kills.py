@@ -138,3 +138,9 @@ def test_two_processes_pass_over_a_step_of_which_one_cannot_read_its_shard(tmp_p
     cut = max((tmp_path / "2" / "state" / "ocdbt.process_1").rglob("*"), key=lambda path: path.stat().st_size)
     cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
     assert of("restored", heard(replace(work, steps=3))) == [1]
+
+
+def test_a_training_that_has_done_its_steps_does_no_more_when_it_is_started_again(tmp_path):
+    work = work_in(tmp_path, processes=2, steps=3, every=1, make=Arrays)
+    assert list(uninterrupted(work)) == [1, 2, 3]
+    assert uninterrupted(work) == {}
