@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 import tensorstore as ts
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, Sharding
 
 from lab.compile.inspection import inspect
 from lab.harness.claim import Claim, decided
@@ -33,10 +33,11 @@ from lab.programs.composed import step as composed
 from lab.redistribution import Array, Placement, least_bytes_together
 from lab.resilience.checkpoints import Snapshot, checkpoints, named, restore, save, stored
 from lab.resilience.reading import by_chunks, dims_of, mover, of_prime_axes
-from lab.resilience.recovery import Box, boxes
 from lab.resilience.stages import merged, split
 
 BYTES_READ = "/tensorstore/kvstore/file/bytes_read"
+Box = tuple[tuple[int, int], ...]
+"""Of each dim of an array the first index and the one behind the last."""
 
 
 @dataclass(frozen=True)
@@ -192,6 +193,15 @@ def _read(folder: Path, shardings: dict[str, NamedSharding], values: dict[str, A
             if bits(arrays(name)[box].read().result()) != bits(values[name][box]):
                 raise AssertionError(f"{name}: read other bits than were saved")
     return found[0]
+
+
+def boxes(shape: Sequence[int], sharding: Sharding) -> dict[jax.Device, Box]:
+    """Which part of an array each device has."""
+    where = sharding.devices_indices_map(tuple(shape))
+    return {
+        device: tuple(each.indices(size)[:2] for each, size in zip(index, shape, strict=True))
+        for device, index in where.items()
+    }
 
 
 def chunked(box: Box, chunk: Sequence[int]) -> int:

@@ -212,7 +212,7 @@ ARGUMENTS = "script's arguments"
 
 
 class OfScripts(click.Command):
-    """What stands behind `--` are a script's own arguments."""
+    """What comes after `--` are a script's own arguments."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
@@ -224,6 +224,6 @@ class OfScripts(click.Command):
             if script is None:
                 raise
             raise UsageError(
-                f"lab {ctx.info_name} has no option {error.option_name}; arguments of {script} itself stand behind --: "
+                f"lab {ctx.info_name} has no option {error.option_name}; arguments of {script} itself go after --: "
                 f"lab {ctx.info_name} {script} ... -- {error.option_name} ..."
             ) from None

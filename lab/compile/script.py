@@ -88,7 +88,7 @@ def followed(
                 ended, asks_value = str(failure), True
             elif not (isinstance(cause, SystemExit) and not cause.code):
                 if isinstance(cause, SystemExit) and isinstance(cause.code, int):
-                    way = "" if arguments else f"; its own arguments stand behind --: {script} --target T -- ARGUMENTS"
+                    way = "" if arguments else f"; its own arguments go after --: {script} --target T -- ARGUMENTS"
                     failure = UsageError(f"{script} ended itself with status {cause.code} (see above){way}")
                 if steps:
                     failure.args = (f"{failure}; --calls {steps} shows what it called on several devices before",)

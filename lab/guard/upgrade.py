@@ -168,7 +168,7 @@ def _most_held(ledger: Ledger) -> int:
 
 
 def under_flags(program: Program, given: Flags) -> Upgrade:
-    """A program with flags of XLA, beside itself without them.
+    """Compare a program with flags of XLA and without them.
 
     Raises:
       UsageError: XLA does not know one of them, or does not compile the program with them.

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from lab.core.ledger import Kind, Ledger, Memory, Phase
 from lab.diagnosis.program import Program
 from lab.hlo.names import phase, scope
-from lab.meshes.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -151,11 +150,3 @@ def products(program: Program) -> Iterator[Product]:
         found[name] = None if flops is None or known is None else known + flops
     for name, flops in found.items():
         yield Product(name, scope(name), phase(name, has_backward), flops)
-
-
-def by_mesh(axes: tuple[str, ...], mesh: Axes) -> int:
-    """Devices of a group that spans these axes."""
-    size = 1
-    for name in axes:
-        size *= mesh[name]
-    return size

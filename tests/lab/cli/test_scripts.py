@@ -156,7 +156,7 @@ FAILING = {
     "asks_for_width.py": (
         "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--width', required=True)\n"
         "parser.parse_args()",
-        "asks_for_width.py ended itself with status 2 (see above); its own arguments stand behind --: asks_for_width.py "
+        "asks_for_width.py ended itself with status 2 (see above); its own arguments go after --: asks_for_width.py "
         "--target T -- ARGUMENTS",
     ),
     "exits.py": ("import sys\nsys.exit('no data')", "exits.py raised SystemExit: no data"),
@@ -290,7 +290,7 @@ def test_an_option_that_is_the_scripts_own_is_told_where_to_stand(lab):
     answer = lab("inspect", "train.py", "--target", "cpu:8", "--embed", "512")
     assert (answer.status, answer.err) == (
         2,
-        "lab: lab inspect has no option --embed; arguments of train.py itself stand behind --: lab inspect train.py ... "
+        "lab: lab inspect has no option --embed; arguments of train.py itself go after --: lab inspect train.py ... "
         "-- --embed ...\n",
     )
     assert "No such option '--embed'" in lab("inspect", "step.hlo", "--embed", "512").err

@@ -1,4 +1,4 @@
-"""Where results lie is told as XLA tells it, before anything is compiled."""
+"""Shardings of results are those that XLA chooses, before anything is compiled."""
 
 import jax
 import jax.numpy as jnp

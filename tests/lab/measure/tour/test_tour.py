@@ -185,6 +185,10 @@ def test_a_pipeline_tells_which_branches_its_stages_take_at_each_tick():
     assert (
         len(taken) == 18 and sum(2 in {each.branch for each in some} for some in taken) == 16
     )  # Of 1F1B, of 8 micro-batches on 2 stages.
+    forwards = [{each.without for each in some if each.branch == 1} for some in taken]
+    first, last = ("head", "loss"), ("embedding", "dense")
+    assert [sum(without in some for some in forwards) for without in (first, last)] == [8, 8]
+    assert (first in forwards[0], last in forwards[0], last in forwards[1]) == (True, False, True)
     assert not times.branches_by_trip(times.Setting("ch20_zero3", "explicit", "middle", "full").shape, {"fsdp": 2})
 
 
