@@ -70,7 +70,7 @@ def inspect(
     jax.export or jax.experimental.serialize_executable saved.
 
     A script, such as train.py, is followed as it is: it finds the devices of --target, its arrays have no values, and
-    the functions that it calls on several devices are compiled and not run. What stands behind -- are its arguments.
+    the functions that it calls on several devices are compiled and not run. What comes after -- are its arguments.
     """
     script = Script(context.meta[options.ARGUMENTS], functions, calls)
     if any(map(_is_built, given)):
