@@ -22,7 +22,9 @@ from lab.measure.fit import Point
 from lab.meshes.axes import Axes
 
 LONG = 4 << 20
-"""From so many bytes on the launch of a program no longer counts, and a chain may be short [B]."""
+"""From so many bytes on a call stands out in a short chain [B]."""
+MIN_CALLS = 4
+"""Of a long chain; a short one has so many times fewer."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,11 @@ class Measurement:
     """One call of a chain.
 
     Attributes:
-      calls: how many the program makes.
+      calls: how many the longer program makes.
       messages, messages_stated: collectives a call, as compiled and as stated: fewer where XLA put several into one.
-      point: what the algorithm states, and the median of the runs, less the launch, over `calls`; or what is estimated.
-      best_s: the same of the fastest run.
+      point: what the algorithm states, and the seconds of a call: the median of the runs less that of a shorter chain,
+        over the calls that it has more; or what is estimated.
+      best_s: the same of the fastest runs.
       work: None but on GPUs, whose texts tell.
     """
 
@@ -115,15 +118,19 @@ class Program:
         return LeftOut(self.chain, self.payload_bytes, why)
 
 
-def programs(chain: Chain, mesh: Mesh, over: Axes, sizes: Iterable[int]) -> list[Program]:
-    """One for each of about these payloads [B]."""
+def programs(chain: Chain, mesh: Mesh, over: Axes, sizes: Iterable[int], fewer: bool = False) -> list[Program]:
+    """One for each of about these payloads [B].
+
+    Args:
+      fewer: with a `MIN_CALLS`th of the calls.
+    """
     counts = dict.fromkeys(chain.elements(size, over.size) for size in sizes)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(lambda elements: program(chain, mesh, over, elements), counts))
+        return list(pool.map(lambda elements: program(chain, mesh, over, elements, fewer), counts))
 
 
-def program(chain: Chain, mesh: Mesh, over: Axes, elements: int) -> Program:
-    calls = _calls(chain.cost(over, elements).messages, elements * BYTES)
+def program(chain: Chain, mesh: Mesh, over: Axes, elements: int, fewer: bool = False) -> Program:
+    calls = _calls(chain.cost(over, elements).messages, elements * BYTES) // (MIN_CALLS if fewer else 1)
 
     def run(x_N: jax.Array) -> jax.Array:
         for _ in range(calls):
@@ -167,10 +174,9 @@ def _alone(found: Iterable[Step]) -> int:
 
 
 def _calls(messages: int, payload_bytes: int) -> int:
-    """Many where a call is short, so that the launch of the program does not drown it; fewer where one call has many
-    messages."""
+    """Many where a call is short, so that they stand out; fewer where one call has many messages."""
     most = 32 if payload_bytes < LONG else 8
-    return max(2, most // messages)
+    return max(MIN_CALLS, most // messages)
 
 
 def _bytes(ledger: Ledger, times: int = 1) -> dict[str, int]:

@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from lab.measure.bench.chains import Chain
 from lab.measure.bench.machine import Machine
-from lab.measure.bench.programs import LeftOut, Measurement, Work
+from lab.measure.bench.programs import MIN_CALLS, LeftOut, Measurement, Work
 from lab.measure.bench.timing import RUNS, WARM_UPS
 from lab.measure.fit import (
     Line,
@@ -29,7 +29,7 @@ from lab.meshes.hardware import BENCH_SCHEMA, Link, chip
 TIMED = (
     f"a chain of dependent calls in one compiled program, u32, donated; {WARM_UPS} runs to warm up, then the median "
     f"of {RUNS}, "
-    "less the launch of an empty program, over the calls"
+    f"less that of a chain with 1 / {MIN_CALLS} of the calls, over the calls that it has more"
 )
 BANDWIDTHS = (
     "bandwidths as nccl-tests: algbw = n / t, busbw = algbw x "

@@ -57,7 +57,7 @@ def bench(
         found = tuple(entry for chain in watch(wanted) for entry in estimated(chain, mesh, spanned, sizes, at))
         return Bench(command, date, ahead_of_time(target.hardware), axes, spanned, 0.0, found, assumed(links))
     launch_s = launch_seconds(mesh)
-    found = tuple(entry for chain in watch(wanted) for entry in measured(chain, mesh, spanned, sizes, launch_s))
+    found = tuple(entry for chain in watch(wanted) for entry in measured(chain, mesh, spanned, sizes))
     return Bench(command, date, machine(mesh.devices.flat[0]), axes, spanned, launch_s, found)
 
 

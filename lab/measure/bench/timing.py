@@ -27,11 +27,11 @@ from lab.meshes.errors import one_line
 WARM_UPS, RUNS = 3, 15
 
 
-def measured(
-    chain: Chain, mesh: Mesh, over: Axes, sizes: Iterable[int], launch_s: float
-) -> list[Measurement | LeftOut]:
-    """Times of one chain at about these payloads [B]."""
-    return [_measured(program, mesh, launch_s) for program in programs(chain, mesh, over, sizes)]
+def measured(chain: Chain, mesh: Mesh, over: Axes, sizes: Iterable[int]) -> list[Measurement | LeftOut]:
+    """Times of one chain at about these payloads [B]: what a long one takes more than a short one. A program with
+    collectives takes longer to start than an empty one, since its devices meet first."""
+    short, long = (programs(chain, mesh, over, sizes, fewer) for fewer in (True, False))
+    return [_measured(*pair, mesh) for pair in zip(short, long, strict=True)]
 
 
 def launch_seconds(mesh: Mesh) -> float:
@@ -39,21 +39,21 @@ def launch_seconds(mesh: Mesh) -> float:
     return median(_runs(compiled(lambda x_N: x_N + 1, mesh, EVEN), _numbers(mesh, EVEN)))
 
 
-def _measured(program: Program, mesh: Mesh, launch_s: float) -> Measurement | LeftOut:
-    if why := difference(program) or _too_large(program.compiled, mesh):
-        return program.left_out(why)
+def _measured(short: Program, long: Program, mesh: Mesh) -> Measurement | LeftOut:
+    if why := difference(short) or difference(long) or _too_large(long.compiled, mesh):
+        return long.left_out(why)
     try:
-        if why := _wrong(program, mesh):
-            return program.left_out(why)
-        seconds = _runs(program.compiled, _numbers(mesh, program.elements))
+        if why := _wrong(long, mesh):
+            return long.left_out(why)
+        few, many = (_runs(one.compiled, _numbers(mesh, one.elements)) for one in (short, long))
     except (
         jax.errors.JaxRuntimeError
     ) as refusal:  # Libraries take memory of their own: one size too many must not cost all others.
-        return program.left_out(one_line(refusal))
-    if min(seconds) <= launch_s:
-        return program.left_out(f"{program.calls} calls take no longer than the launch of an empty program")
-    middle, best = ((chosen(seconds) - launch_s) / program.calls for chosen in (median, min))
-    return program.measurement(middle, best)
+        return long.left_out(one_line(refusal))
+    middle, best = ((chosen(many) - chosen(few)) / (long.calls - short.calls) for chosen in (median, min))
+    if min(middle, best) <= 0:
+        return long.left_out(f"{long.calls} calls take no longer than {short.calls}; the devices may be busy")
+    return long.measurement(middle, best)
 
 
 def _runs(compiled: Callable[[jax.Array], jax.Array], x: jax.Array) -> list[float]:
