@@ -246,24 +246,25 @@ def _timed(
 ) -> TimedStep:
     terms = _predicted(setting, program, mesh, target, rates)
     total = terms.pop("total")
-    seconds, spent = _chains(program, args, setting.shape)
+    seconds, state, batch = chains(program, args, setting.shape)
+    spent = profiled(lambda: steps_from(program, state, batch, PROFILED), PROFILED)
     return TimedStep(setting, min(seconds), total, terms, dict(mesh.shape), ahead, spent)
 
 
-def _chains(
+def chains(
     program: jax.stages.Compiled, args: tuple[Any, ...], shape: DecoderShape
-) -> tuple[list[float], Spent | None]:
-    """Seconds of a step, of each chain of steps, and a profile of a few; every step takes the state that the one before
-    gave."""
-    state, chains = _numbers(args[0]), []
+) -> tuple[list[float], Any, list[jax.Array]]:
+    """Seconds of a step, of each chain of steps, each of which takes the state that the one before gave; and the state
+    and batch that a next step takes."""
+    state, found = _numbers(args[0]), []
     batch = [jax.device_put(tokens, arg.sharding) for tokens, arg in zip(random_tokens(shape), args[1:], strict=True)]
     for count in (WARM_UPS, *[STEPS] * RUNS):
-        state, seconds = timed(partial(_steps, program, state, batch, count))
-        chains.append(seconds / count)
-    return chains[1:], profiled(lambda: _steps(program, state, batch, PROFILED), PROFILED)
+        state, seconds = timed(partial(steps_from, program, state, batch, count))
+        found.append(seconds / count)
+    return found[1:], state, batch
 
 
-def _steps(compiled: jax.stages.Compiled, state: Any, batch: list[jax.Array], count: int) -> Any:
+def steps_from(compiled: jax.stages.Compiled, state: Any, batch: list[jax.Array], count: int) -> Any:
     for _ in range(count):
         state, _ = compiled(state, *batch)
     return jax.block_until_ready(state)
