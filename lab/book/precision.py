@@ -1,5 +1,7 @@
 """Part VII: number formats, and what rounding loses (Ch. 30). Formats are given by bits of exponent and of mantissa."""
 
+from fractions import Fraction
+
 import numpy as np
 
 from lab.book.checks import not_negative, not_zero, positive, share
@@ -104,6 +106,13 @@ def quantization_scale(largest_value: float, largest_magnitude: float) -> float:
     """format's largest / amax. Source: Ch. 30, `ch30.fp8_recipe`."""
     positive(largest_value=largest_value, largest_magnitude=largest_magnitude)
     return largest_value / largest_magnitude
+
+
+def scale_bytes(elements: int, block: int, bytes_per_scale: int) -> Fraction:
+    """n / block e_s [B]: of the scales of numbers in a narrow format, each of a block. Source: Ch. 30,
+    `ch30.fp8_recipe`."""
+    positive(elements=elements, block=block, bytes_per_scale=bytes_per_scale)
+    return Fraction(elements, block) * bytes_per_scale
 
 
 def noise_margin(noise: float, batch: int, mantissa_bits: int) -> float:

@@ -33,7 +33,7 @@ class Array(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What theory asks of a part; of an array of so many elements of 4 bytes."""
+    """What theory asks of a part, or of a scope inside it; of an array of so many elements of 4 bytes."""
 
     kind: Kind
     axes: tuple[str, ...]
@@ -43,6 +43,7 @@ class Sent(NamedTuple):
     phase: Phase | None = None
     provenance: Provenance = Provenance()
     shift: int | None = None
+    scope: str = ""
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,8 @@ def predict(parts: Iterable[Part], sizes: Any, axes: Axes) -> Ledger:
     return Ledger(rows, devices=axes.size, mesh=axes.shape)
 
 
-def _transfer(sent: Sent, scope: str, axes: Axes) -> Transfer:
+def _transfer(sent: Sent, part: str, axes: Axes) -> Transfer:
+    scope = f"{part}/{sent.scope}" if sent.scope else part
     group = prod(axes[axis] for axis in sent.axes)
     row = Transfer(sent.kind, sent.axes, group, sent.executions, sent.dtype, sent.elements * FLOAT_BYTES)
     groups = axes.size // group

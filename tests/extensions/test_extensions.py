@@ -83,15 +83,14 @@ def test_a_compiler_behaviour_explains_what_is_compiled(tmp_path):
     copy = copied(tmp_path, "behaviour")
     catalogue = copy / "lab/settle/behaviours/catalogue.py"
     imports = "from lab.settle.behaviours import cpu, every_compiler, gpu, {}tpu"
-    replace_line(catalogue, imports.format(""), imports.format("small_floats, "))
-    # Below the CPU's: C1 would widen what this one has widened.
-    add_row(catalogue, "    *small_floats.BEHAVIOURS,", above="    *gpu.BEHAVIOURS,")
+    replace_line(catalogue, imports.format(""), imports.format("small_integers, "))
+    add_row(catalogue, "    *small_integers.BEHAVIOURS,", above="    *gpu.BEHAVIOURS,")
     suite_passes(
         copy,
-        "tests/lab/settle/test_small_floats.py",
+        "tests/lab/settle/test_small_integers.py",
         "tests/lab/settle/test_settlement.py",
         "tests/lab/report/test_behaviours.py",
-        "tests/lab/cli/test_cli_explain.py::test_a_behaviour_has_a_page_with_its_condition[C8]",
+        "tests/lab/cli/test_cli_explain.py::test_a_behaviour_has_a_page_with_its_condition[C9]",
     )
 
 

@@ -139,7 +139,7 @@ def spread_over(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh)
             f"no style {style!r} of this strategy; every part of it has {', '.join(strategy.styles) or 'none'}: use "
             "one of these"
         )
-    placed = PlacedStrategy(strategy, shape, typed(mesh) if style == "typed" else mesh)
+    placed = PlacedStrategy(strategy.in_formats, shape, typed(mesh) if style == "typed" else mesh)
     strategy.check(shape, placed.axes)
     _check_dispatch(shape, style, mesh)
     if style != "explicit":

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from lab.meshes.errors import UsageError
 from lab.meshes.layouts import Layout
 from lab.programs.models.collective_hooks import CollectiveHooks, Dims
 from lab.programs.models.shape import DecoderShape
+from lab.programs.strategies.wire import AS_IT_IS, Wire, on_wire
 
 STYLES = ("declared", "typed", "explicit")
 """Ways to write one step: the compiler inserts the collectives, it does where the types of arrays say so, or they are
@@ -75,6 +76,7 @@ class Strategy:
       hooks: the collectives, written out; their transposes are those of the backward pass.
       is_anchored: weights are used as `Pair`s, so that gradients belong to the parts of `state` from the start
         (ZeRO-2).
+      wire: formats in which gathered weights and their gradients travel.
       terms: (the whole composition, shape, axes) to the transfers that theory asks for.
       styles: in which a compiled step sends what `terms` ask for, of `STYLES`.
     """
@@ -89,6 +91,7 @@ class Strategy:
     copies: Copies = no_copies
     hooks: CollectiveHooks = field(default_factory=CollectiveHooks)
     is_anchored: bool = False
+    wire: Wire = AS_IT_IS
     styles: tuple[str, ...] = STYLES
 
     def __or__(self, other: Strategy) -> Strategy:
@@ -104,6 +107,7 @@ class Strategy:
             copies=lambda dims: self.copies(dims) | other.copies(dims),
             hooks=self.hooks | other.hooks,
             is_anchored=self.is_anchored or other.is_anchored,
+            wire=self.wire | other.wire,
             styles=tuple(style for style in self.styles if style in other.styles),
         )
 
@@ -124,6 +128,21 @@ class Strategy:
         """Of a weight with these dims, the axes over which gradients are summed as a device keeps them: all those of
         its copies, but for those over which they are scattered."""
         return self.copies(dims) - self.scattered_over(dims)
+
+    def gathered_over(self, dims: Dims) -> tuple[str, ...]:
+        """The axes whose parts of a stored weight are gathered for use, and its gradients scattered."""
+        return tuple(axis for dim in dims for axis in self.weights.axes_of(dim) if axis not in self.inside.axes_of(dim))
+
+    @property
+    def in_formats(self) -> Strategy:
+        """With hooks that move matrices in the wire's formats."""
+        gather, wire = self.hooks.weight, self.wire
+
+        def weight(w: jax.Array, dims: Dims) -> jax.Array:
+            over = self.gathered_over(dims)
+            return on_wire(gather, wire, over, split_dim(dims), dims, w) if over else gather(w, dims)
+
+        return self if wire == AS_IT_IS else replace(self, hooks=replace(self.hooks, weight=weight))
 
     @property
     def meeting(self) -> Layout:

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from math import prod
 
 import jax
 
 from lab.book.parallelism import gradient_bytes
-from lab.core.ledger import Kind, Provenance, Transfer
+from lab.core.ledger import Kind, Phase, Provenance, Transfer
 from lab.meshes.axes import FSDP, Axes
 from lab.meshes.layouts import Layout
 from lab.programs.models.collective_hooks import CollectiveHooks, Dims
@@ -29,6 +31,7 @@ from lab.programs.strategies.terms import (
     transfer,
     weights,
 )
+from lab.programs.strategies.wire import Narrow, check_blocks
 
 WEIGHTS = Layout.of(**dict.fromkeys(SPLIT, FSDP))
 ACTIVATIONS = Layout.of(batch=FSDP)
@@ -64,8 +67,15 @@ def _moves(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes) 
     # was to save.
     again = weight.in_layers and shape.remat in RECOMPUTING
     repeats = Provenance(repeats=1 if weight.in_layers else shape.accumulation)
+    sent = partial(_narrow, weight, strategy, shape, axes)
     for phase in (FORWARD, BACKWARD) if again else (FORWARD,):
-        yield transfer(Kind.ALL_GATHER, weight.scope, (FSDP,), whole, phase, shape.dtype, executions, axes, repeats)
+        if strategy.wire.weights:
+            yield from sent(strategy.wire.weights, Kind.ALL_GATHER, phase, executions, repeats)
+        else:
+            yield transfer(Kind.ALL_GATHER, weight.scope, (FSDP,), whole, phase, shape.dtype, executions, axes, repeats)
+    if strategy.wire.gradients:
+        yield from sent(strategy.wire.gradients, Kind.ALL_TO_ALL, BACKWARD, executions)
+        return
     yield transfer(
         Kind.REDUCE_SCATTER,
         weight.scope,
@@ -81,6 +91,31 @@ def _moves(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes) 
             scattered_dim=split_dim(weight.dims),
         ),
     )
+
+
+def _narrow(
+    weight: Weight,
+    strategy: Strategy,
+    shape: DecoderShape,
+    axes: Axes,
+    narrow: Narrow,
+    kind: Kind,
+    phase: Phase,
+    executions: int,
+    provenance: Provenance = Provenance(),
+) -> Iterator[Transfer]:
+    """A matrix in 8 bits, and the scales of its blocks; or before it the largest magnitude of a tensor."""
+    dims = local_dims(weight, strategy.inside, shape, axes)
+    check_blocks(narrow, dims, split_dim(weight.dims))
+
+    def sent(kind: Kind, scope: str, payload_bytes: int, dtype: str) -> Transfer:
+        return transfer(kind, scope, (FSDP,), payload_bytes, phase, dtype, executions, axes, provenance)
+
+    yield sent(kind, weight.scope, prod(dims), narrow.dtype)
+    if narrow.block:
+        yield sent(kind, f"{weight.scope}/scale", prod(dims) // narrow.block * narrow.scale_bytes, narrow.scale)
+    else:
+        yield sent(Kind.ALL_REDUCE, weight.scope, 4, "f32")
 
 
 ZERO3 = Strategy(

@@ -121,8 +121,25 @@ C7 = CompilerNote(
     "branch",
 )
 
-# In the order in which they act.
-BEHAVIOURS = (C2, C1, C3, C4, C6)
+
+def _in_16_bits(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    if transfer.dtype not in ("f8e4m3fn", "f8e5m2"):
+        return (transfer,)
+    return (replace(transfer, dtype="f16", payload_bytes=2 * transfer.payload_bytes),)
+
+
+C8 = Behaviour(
+    id="C8",
+    platform=Platform.CPU,
+    certainty=Certainty.PREDICTABLE,
+    effect="8-bit floats are widened to f16 in collectives: twice the bytes; 8-bit integers are not",
+    when="any collective of f8e4m3fn or f8e5m2",
+    remedy="judge programs with 8-bit floats on a GPU or TPU target",
+    rewrite=_in_16_bits,
+)
+
+# In the order in which they act: C1 would widen once more what C8 has widened.
+BEHAVIOURS = (C2, C1, C8, C3, C4, C6)
 NOTES = (
     C5,
     C7,

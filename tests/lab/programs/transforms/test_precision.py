@@ -1,0 +1,118 @@
+"""Weights and gradients in 8 bits: what arrives, and what a step computes with it."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from lab.harness.decoder.step import SMALL, random_tokens
+from lab.meshes.axes import Axes
+from lab.meshes.errors import UsageError
+from lab.programs.models.collective_hooks import CollectiveHooks
+from lab.programs.strategies import program
+from lab.programs.strategies.strategy import is_split, split_dim
+from lab.programs.strategies.wire import Narrow, quantised, rounded, scattered, seen_as
+from lab.programs.strategies.zero3 import ZERO3
+from lab.programs.transforms.precision import RECIPES, gathered_in, reduced_in
+from tests.cases.compiling import cpu
+
+pytestmark = pytest.mark.compiles
+
+TILES_OF_2 = Narrow("f8e4m3fn", block=2)
+
+
+def drawn(*sizes: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(sizes).astype(np.float32)
+
+
+def test_one_scale_of_a_tensor_brings_its_largest_to_448():
+    x_ADB = drawn(3, 8, 16)
+    scale = np.abs(x_ADB).max() / np.float32(448)
+    expected = (x_ADB / scale).astype(ml_dtypes.float8_e4m3fn).astype(np.float32) * scale
+    np.testing.assert_allclose(rounded(x_ADB, RECIPES["tensor"]), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("sizes", "axis"), [((3, 4, 256), (3, 4, 2, 128)), ((256, 4, 1), (2, 128, 4, 1))])
+def test_each_128_values_beside_the_split_dim_share_a_scale(sizes, axis):
+    x_ADB = drawn(*sizes)
+    parts = x_ADB.reshape(axis)
+    scale = np.abs(parts).max(axis.index(128), keepdims=True) / np.float32(448)
+    expected = (parts / scale).astype(ml_dtypes.float8_e4m3fn).astype(np.float32) * scale
+    np.testing.assert_allclose(rounded(x_ADB, RECIPES["tile128"]), expected.reshape(sizes), rtol=1e-6)
+
+
+def test_a_microscaled_block_has_the_exponent_of_its_largest_less_eight():
+    _, scale = quantised(jnp.full((1, 1, 32), 3.0), RECIPES["mxfp8"])
+    assert (scale.dtype, scale.item()) == (jnp.uint8, 127 + 1 - 8)
+
+
+def test_a_microscaled_value_beyond_448_is_the_largest_there_is():
+    """500 has exponent 8, so that its block's scale is 1."""
+    x_ADB = np.zeros((1, 1, 32), np.float32)
+    x_ADB[..., 0] = 500
+    assert rounded(x_ADB, RECIPES["mxfp8"])[0, 0, 0] == 448
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values())
+def test_zeros_stay_zeros(recipe):
+    np.testing.assert_array_equal(rounded(np.zeros((1, 2, 128), np.float32), recipe), 0)
+
+
+def one_device(shape, weight):
+    """Mean loss and gradients, each weight as `weight` makes it; the gradients pass."""
+    hooks = CollectiveHooks(weight=lambda w, dims: w + jax.lax.stop_gradient(weight(w, dims) - w))
+    return jax.value_and_grad(lambda state, *batch: program.mean_loss(state, *batch, shape, hooks))
+
+
+def of_tiles(w, dims):
+    if not is_split(dims):
+        return w
+    return rounded(w.reshape(seen_as(w.shape, split_dim(dims))), TILES_OF_2).reshape(w.shape)
+
+
+def test_eight_ranks_compute_with_gathered_tiles_what_one_does_with_rounded_weights():
+    shape, mesh = replace(SMALL, layers=2), cpu(fsdp=8)
+    strategy = ZERO3 | gathered_in(TILES_OF_2)
+    state, batch = program.initial_state(strategy, shape), random_tokens(shape)
+    function, shapes = program.gradients(strategy, "explicit", shape, mesh)
+    placed = jax.device_put((state, *batch), jax.tree.map(lambda x: x.sharding, shapes))
+    with jax.default_matmul_precision("highest"):
+        loss, found = function(*placed)
+        wanted, expected = jax.jit(one_device(shape, of_tiles))(state.master, *batch)
+        plain, _ = jax.jit(one_device(shape, lambda w, dims: w))(state.master, *batch)
+    assert abs(loss - wanted) < 1e-5 < 1e-4 < abs(plain - wanted)
+    for g, e in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        np.testing.assert_allclose(g, e, atol=1e-5 * np.abs(e).max())
+
+
+def test_what_a_rank_keeps_of_a_narrow_sum_is_the_sum_of_the_rounded_parts():
+    mesh, g_PDF = cpu(fsdp=8), drawn(8, 16, 256)
+    summed = jax.shard_map(
+        lambda g_1DF: scattered(g_1DF[0], RECIPES["int8"], ("fsdp",), 0),
+        mesh=mesh,
+        in_specs=P("fsdp"),
+        out_specs=P("fsdp"),
+    )
+    expected = np.asarray(rounded(g_PDF[:, None], RECIPES["int8"]))[:, 0].sum(0)
+    np.testing.assert_allclose(jax.jit(summed)(g_PDF), expected, atol=1e-5)
+    assert np.abs(expected - g_PDF.sum(0)).max() > 1e-2
+
+
+def test_two_formats_of_one_wire_are_refused():
+    with pytest.raises(UsageError, match="two formats for weights on the wire"):
+        gathered_in(RECIPES["tensor"]) | gathered_in(RECIPES["int8"])
+
+
+def test_weights_and_gradients_each_have_a_format():
+    wire = (ZERO3 | gathered_in(RECIPES["tensor"]) | reduced_in(RECIPES["int8"])).wire
+    assert (wire.weights, wire.gradients) == (RECIPES["tensor"], RECIPES["int8"])
+
+
+def test_blocks_that_do_not_fill_a_weight_are_refused_with_its_sizes():
+    strategy = ZERO3 | gathered_in(RECIPES["tile128"])
+    with pytest.raises(UsageError, match=r"blocks of 128 do not divide the \d+ values beside the split dim"):
+        strategy.predict(SMALL, Axes.of({"fsdp": 8}))
