@@ -19,6 +19,9 @@ from lab.meshes.errors import UsageError, one_line
 from lab.meshes.platforms import Platform
 from lab.meshes.targets import Target, check_size, slice_axis
 
+_TPU_HOST = 4
+"""Chips of a host that the plugin takes to be full, unless it is told of fewer."""
+
 
 def start(targets: Collection[Target]) -> None:
     """See `lab.meshes.backends.prepare`."""
@@ -115,4 +118,7 @@ def _gpu_cluster(target: Target, text: str | None) -> topologies.TopologyDescrip
 def _tpu_slices(target: Target) -> topologies.TopologyDescription:
     described = target.hardware
     name = f"{described.plugin_name}:{'x'.join(map(str, target.shape))}"
-    return topologies.get_topology_desc(name, platform="tpu", num_slices=target.slices, **described.plugin_options)
+    options: dict[str, object] = dict(described.plugin_options)
+    if max(target.shape) <= 2 and prod(target.shape) < _TPU_HOST:
+        options["chips_per_host_bounds"] = (*target.shape, 1)[:3]
+    return topologies.get_topology_desc(name, platform="tpu", num_slices=target.slices, **options)

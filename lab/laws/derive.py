@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
-from math import prod
+from math import gcd, prod
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
@@ -18,7 +18,7 @@ from lab.laws.interpolation import Grid, Missing, NoLaw, Point, Unknowable, solv
 from lab.laws.law import Compiled, Condition, Law, Products, Refused, Term, Variable
 from lab.laws.measurement import Argument, Measurement, Product, Refusal, Site
 from lab.laws.polynomial import Polynomial, collected, monomial, product, value, variables
-from lab.laws.transfers import Exact, TransferLaw, arguments, grained, is_of_grain, products, transfers
+from lab.laws.transfers import Exact, Grain, TransferLaw, arguments, common, is_of_grains, products, transfers
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
 
@@ -237,13 +237,14 @@ def _law(
     given: _Laws[Argument, Exact],
 ) -> Law:
     terms = [_term(bundle, law, sites.subject, search) for bundle, law in sites.laws.items()]
-    flops, grain, refused = _flops(work, search)
+    flops, grains, refused = _flops(work, search)
     memory, unheld = _memory(given, search)
     every = {name: [point[i] for point in search.points()] for i, name in enumerate(search.names)}
     return Law(
         **vars(about),
         variables=tuple(
-            Variable(name, name in search.start.mesh.names, min(values), max(values)) for name, values in every.items()
+            Variable(name, name in search.start.mesh.names, min(values), max(values), gcd(*values))
+            for name, values in every.items()
         ),
         mesh=search.start.mesh.shape | {n: v for n, v in search.start.sizes.items() if n in search.start.mesh.names},
         fixed=search.start.fixed,
@@ -251,7 +252,7 @@ def _law(
         terms=tuple(sorted(terms, key=lambda term: -_wire_at(term, search.sizes(search.first), search))),
         products=_products(work, search),
         flops=flops,
-        flops_where=_grain(search.grid(), grain),
+        flops_where=_where(grains),
         arguments={str(bundle.name): law.sum for bundle, law in given.laws.items()},
         memory=memory,
         refused=(*_refused(sites, search), *refused, *unheld),
@@ -291,7 +292,7 @@ def _term(bundle: Bundle, law: TransferLaw, subject: Subject[Site, TransferLaw],
         law.executions,
         law.payload_of_step,
         law.group,
-        _grain(search.grid(), law.grain),
+        _where(law.grains),
         bundle.level,
         len(found),
     )
@@ -344,16 +345,14 @@ def _size(
     return Fraction(sizes[place])
 
 
-def _grain(grid: Grid, grain: int) -> tuple[Condition, ...]:
-    """What a grain asks of sizes."""
-    if grain == 1:
-        return ()
-    found = []
-    for dim, parts in grained(grid, grain):
+def _where(grains: Sequence[Grain]) -> tuple[Condition, ...]:
+    """What grains ask of sizes."""
+    found = {}
+    for (dim, parts), grain in grains:
         fine = product(parts, (monomial(grain, {}),))
         text = _divides(dim, fine)
-        found.append(Condition(dim, fine, text, "the compiler pads the rest"))
-    return tuple(found)
+        found[text] = Condition(dim, fine, text, "what rounds it up lets it grow in steps")
+    return tuple(found.values())
 
 
 def _divides(dim: Polynomial, parts: Polynomial) -> str:
@@ -363,19 +362,20 @@ def _divides(dim: Polynomial, parts: Polynomial) -> str:
     return f"{left} % {right} == 0"
 
 
-def _flops(work: _Laws[Product, Exact], search: _Search) -> tuple[Polynomial | None, int, list[Refused]]:
+def _flops(
+    work: _Laws[Product, Exact], search: _Search
+) -> tuple[Polynomial | None, tuple[Grain, ...], list[Refused]]:
     for reason in work.refused.values():
-        return None, 1, [Refused(None, (), "FLOPs", reason, 0.0)]
+        return None, (), [Refused(None, (), "FLOPs", reason, 0.0)]
     total = collected(each for law in work.laws.values() for each in law.sum)
-    grain = max((law.grain for law in work.laws.values()), default=1)
-    grid = search.grid()
+    grains, grid = common(work.laws.values()), search.grid()
     for point in search.points():
         found = search.at(point)
         law = value(total, search.sizes(point))
-        if found.flops not in (None, law) and (grain == 1 or is_of_grain(grid, point, grain)):
+        if found.flops not in (None, law) and is_of_grains(grid, point, grains):
             reason = f"products come to {law}, and the ledger to {found.flops}"
-            return None, 1, [Refused(None, (), "FLOPs", reason, 0.0)]
-    return total, grain, []
+            return None, (), [Refused(None, (), "FLOPs", reason, 0.0)]
+    return total, grains, []
 
 
 def _products(work: _Laws[Product, Exact], search: _Search) -> tuple[Products, ...]:
@@ -452,6 +452,11 @@ def _conditions(search: _Search, grid: Grid) -> Iterable[Condition]:
                 yield Condition(dim, parts, text, split.place)
 
 
-def with_most(law: Law, sizes: Mapping[str, int]) -> Law:
-    """With its variables compiled up to these sizes, too."""
-    return replace(law, variables=tuple(replace(v, most=max(v.most, sizes[v.name])) for v in law.variables))
+def with_compiled(law: Law, sizes: Mapping[str, int]) -> Law:
+    """With these sizes among those that its variables were compiled at."""
+    return replace(
+        law,
+        variables=tuple(
+            replace(v, most=max(v.most, sizes[v.name]), unit=gcd(v.unit, sizes[v.name])) for v in law.variables
+        ),
+    )

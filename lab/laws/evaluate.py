@@ -59,6 +59,8 @@ def check(law: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
             raise OutsideLaw(f"{name} is missing; the law has the variables {', '.join(known)}")
         if sizes[name] < variable["least"]:
             raise OutsideLaw(f"{name}={sizes[name]}: the law holds from {variable['least']} on")
+        if sizes[name] % variable.get("unit", 1):
+            raise OutsideLaw(f"{name}={sizes[name]}: only multiples of {variable['unit']} were compiled")
     broken = divides(law["conditions"], sizes)
     if broken:
         raise OutsideLaw(broken)

@@ -22,12 +22,14 @@ class Variable:
     Attributes:
       least: the smallest that was compiled: the law holds from there on.
       most: the largest that was compiled, held-out sizes included.
+      unit: what all that was compiled are multiples of: the law holds for such.
     """
 
     name: str
     is_axis: bool
     least: Size
     most: Size
+    unit: Size = 1
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
+from math import gcd, lcm
 
 from lab.core.ledger import Kind
 from lab.laws.bundles import ItemsAt, Subject
 from lab.laws.interpolation import Dim, Exponents, Grid, NoLaw, Point, Unknowable, combined, each_of, solved
 from lab.laws.measurement import Argument, Product, Site
-from lab.laws.polynomial import Polynomial, monomial, product, value
+from lab.laws.polynomial import Polynomial, monomial, product, value, variables
 
-GRAINS = (256, 128, 64, 32, 16, 8, 4, 2)
-"""What compilers pad dims to multiples of: the largest that all sizes have at which a law is right."""
+FINEST_GRAIN = 256 * 9 * 5 * 7
+"""Dims are padded to divisors of it: compilers to powers of two, programs to a count of experts, heads or chunks."""
+Grain = tuple[Dim, int]
+"""What a dim on a device is a multiple of, in parts of the whole dim."""
 
 
 @dataclass(frozen=True)
@@ -22,11 +25,12 @@ class Exact:
     """A sum of monomials and where it holds.
 
     Attributes:
-      grain: what dims on a device are multiples of, those that were so at first; the compiler pads what is not.
+      grains: what dims are multiples of at all sizes at which the sum is right, where it is not right at others: what
+        rounds a dim up lets it grow in steps.
     """
 
     sum: Polynomial
-    grain: int = 1
+    grains: tuple[Grain, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class TransferLaw:
     executions: Polynomial
     payload_of_step: Polynomial
     group: Polynomial
-    grain: int
+    grains: tuple[Grain, ...]
 
 
 def transfers(grid: Grid, points: Callable[[], Sequence[Point]]) -> Subject[Site, TransferLaw]:
@@ -103,8 +107,8 @@ def _transfer_law(
         padded = any(site.is_padded for point in points() for site in at(point))
         raise NoLaw(f"{why}; the compiler pads what it moves" if padded else str(why)) from None
     step = product(sent.sum, executions.sum) if is_one else sent.sum
-    grain = max(sent.grain, executions.grain)
-    return TransferLaw(sent.sum if is_one else None, executions.sum, step, _group(grid, points(), at), grain)
+    group = _group(grid, points(), at)
+    return TransferLaw(sent.sum if is_one else None, executions.sum, step, group, common([sent, executions]))
 
 
 def _check_there(grid: Grid, points: Sequence[Point], at: ItemsAt) -> None:  # type: ignore[type-arg]
@@ -169,33 +173,63 @@ def _combined(
 
 
 def _reproduced(grid: Grid, points: Sequence[Point], quantity: Callable[[Point], Fraction]) -> Exact:
-    """Solved, and right at every point that was measured, or at all whose sizes are multiples of some grain.
+    """Solved, and right at every point that was measured, or at all whose dims are multiples of what they are where it
+    is right.
 
     Raises:
       NoLaw: it is neither.
+      Missing: as `solved`, and of what tells which dim it is.
     """
     found = solved(quantity, grid)
     wrong = [point for point in points if value(found, _sizes(grid, point)) != quantity(point)]
     if not wrong:
         return Exact(found)
     right = [point for point in points if point not in wrong]
-    for grain in GRAINS:
-        if all(is_of_grain(grid, point, grain) for point in right):
-            if not any(is_of_grain(grid, point, grain) for point in wrong):
-                return Exact(found, grain)
-            break
-    law = value(found, _sizes(grid, wrong[0]))
-    raise NoLaw(f"at {_shown(grid, wrong[0])} it is {quantity(wrong[0])}, where the sizes before give {law}")
+    grains = tuple((dim, grain) for dim in grid.dims if (grain := _grain(grid, right, dim)) > 1)
+    if any(is_of_grains(grid, point, grains) for point in wrong):
+        law = value(found, _sizes(grid, wrong[0]))
+        raise NoLaw(f"at {_shown(grid, wrong[0])} it is {quantity(wrong[0])}, where the sizes before give {law}")
+    each_of([partial(_probe, quantity, grid, dim) for dim, _ in grains])
+    return Exact(found, grains)
 
 
-def grained(grid: Grid, grain: int) -> list[Dim]:
-    """The dims that a grain is asked of: those that had it at first."""
-    return [dim for dim in grid.dims if _parts(grid, grid.first, dim) % grain == 0]
+def common(laws: Iterable[Exact]) -> tuple[Grain, ...]:
+    """Grains at which all hold."""
+    found: dict[str, Grain] = {}
+    for law in laws:
+        for dim, grain in law.grains:
+            found[repr(dim)] = (dim, lcm(found.get(repr(dim), (dim, 1))[1], grain))
+    return tuple(found.values())
 
 
-def is_of_grain(grid: Grid, point: Point, grain: int) -> bool:
-    dims = grained(grid, grain)
-    return bool(dims) and all(_parts(grid, point, dim) % grain == 0 for dim in dims)
+def _grain(grid: Grid, points: Sequence[Point], dim: Dim) -> int:
+    """1 where a dim does not divide into its parts somewhere."""
+    sizes = [_parts(grid, point, dim) for point in points]
+    return gcd(FINEST_GRAIN, *map(int, sizes)) if all(size.denominator == 1 for size in sizes) else 1
+
+
+def is_of_grains(grid: Grid, point: Point, grains: Sequence[Grain]) -> bool:
+    return all(_parts(grid, point, dim) % grain == 0 for dim, grain in grains)
+
+
+def _probe(quantity: Callable[[Point], Fraction], grid: Grid, dim: Dim) -> None:
+    """Has one size of a dim measured that is as odd as the program takes, with all else as at first: a sum that is
+    right there does not depend on its grain.
+
+    Raises:
+      Missing: it is not yet.
+    """
+    for i in [grid.names.index(name) for name in sorted(variables(dim[0]))]:
+        first = grid.first[i]
+        for unit in [unit for unit in range(1, first) if first % unit == 0]:
+            odd = first // unit + 1 + (first // unit) % 2
+            point = (*grid.first[:i], unit * odd, *grid.first[i + 1 :])
+            if all(_parts(grid, point, each).denominator == 1 for each in grid.dims):
+                try:
+                    quantity(point)
+                except NoLaw:  # The program refuses it.
+                    continue
+                break
 
 
 def _parts(grid: Grid, point: Point, dim: Dim) -> Fraction:

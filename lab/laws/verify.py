@@ -6,20 +6,17 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import ceil, prod
+from math import ceil, lcm, prod
 
 from lab.core.units import exact
 from lab.laws.bundles import Measured
-from lab.laws.derive import About, Measure, Start, derived, site_text, wire_of, with_most
+from lab.laws.derive import About, Measure, Start, derived, site_text, wire_of, with_compiled
 from lab.laws.evaluate import OutsideLaw, wire_bytes
 from lab.laws.law import Check, Condition, Difference, Law, Refused, Term
 from lab.laws.measurement import Measurement, Site
-from lab.laws.polynomial import value
+from lab.laws.polynomial import value, variables
 from lab.meshes.axes import Axes
 
-HELD_OUT = 3
-MOST_TRIED = 8
-"""Assignments that are tried for each held-out check: a program may refuse sizes."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,7 @@ class Wish:
 
 
 # The largest units are those that XLA's kernels for GPUs ask for (jax 0.10.2: it finds no tiles for others).
-ODD = Wish(((3, 3), (2, 2)), Fraction(5, 4), (1, 9, 192, 576))
+ODD = Wish(((3, 3), (6, 2), (12, 2), (2, 2)), Fraction(5, 4), (1, 9, 192, 576))
 SAME_RATIOS = (3, 9, 5, 6)
 """How much larger all sizes are at once, where some have to divide others."""
 ATTEMPTS = 2
@@ -62,12 +59,13 @@ def verified(about: About, start: Start, measure: Measure, most_devices: int) ->
         checks: list[Check] = []
         for wish in (ODD, MIXED, LARGE):
             seen = [*(each.sizes for each in law.compiled), *(check.sizes for check in checks)]
-            for sizes in candidates(law, start.mesh, replace(wish, factor=wish.factor + attempt), most_devices):
+            wider = replace(wish, factor=wish.factor + attempt)
+            for sizes in candidates(_of_any_unit(law), start.mesh, wider, most_devices):
                 found = measure([sizes])[0] if sizes not in seen else None
                 if isinstance(found, Measurement):
                     check, wrong = checked(law, start.mesh, sizes, found)
                     known = {**known, tuple(sizes[name] for name in start.sizes): found}
-                    law = with_most(_without(law, wrong), sizes)
+                    law = with_compiled(_without(law, wrong), sizes)
                     checks.append(check)
                     break
         law = replace(law, checks=tuple(checks))
@@ -76,30 +74,58 @@ def verified(about: About, start: Start, measure: Measure, most_devices: int) ->
     return law
 
 
+def _of_any_unit(law: Law) -> Law:
+    """Also at what was never compiled a multiple of: it is what has to be held against."""
+    return replace(law, variables=tuple(replace(v, unit=1) for v in law.variables))
+
+
 def candidates(law: Law, mesh: Axes, wish: Wish, most_devices: int) -> Iterator[dict[str, int]]:
-    """Where the law holds."""
+    """Where the law holds: first where all of its terms do."""
+    found = list(_candidates(law, mesh, wish, most_devices))
+    everywhere = [condition for term in law.terms for condition in term.where]
+    whole = [sizes for sizes in found if _holds(everywhere, sizes)]
+    yield from (*whole, *(sizes for sizes in found if sizes not in whole))
+
+
+def _candidates(law: Law, mesh: Axes, wish: Wish, most_devices: int) -> Iterator[dict[str, int]]:
     first, axes = law.compiled[0].sizes, [v.name for v in law.variables if v.is_axis]
+    own = [v.name for v in law.variables if not v.is_axis]
     for leading, other in wish.degrees:
         degrees = {name: other if number else leading for number, name in enumerate(axes)}
         if prod((mesh.shape | degrees).values()) > most_devices:
             continue
+        least = _least(law, degrees)
         for unit in wish.units:
             sizes = degrees | {
-                v.name: _odd_multiple(first[v.name] * wish.factor, unit, number % 3)
-                for number, v in enumerate(v for v in law.variables if not v.is_axis)
+                name: _odd_multiple(first[name] * wish.factor, unit, least.get(name, 1), number % 3)
+                for number, name in enumerate(own)
             }
             if holds(law, sizes):
                 yield sizes
         for times in SAME_RATIOS:
-            sizes = degrees | {v.name: first[v.name] * times for v in law.variables if not v.is_axis}
+            sizes = degrees | {name: first[name] * times for name in own}
             if holds(law, sizes):
                 yield sizes
 
 
-def _odd_multiple(size: Fraction, unit: int, later: int) -> int:
+def _least(law: Law, degrees: Mapping[str, int]) -> dict[str, int]:
+    """What each size has to be a multiple of, by conditions of one size alone."""
+    found: dict[str, int] = {}
+    for condition in (*law.conditions, *(each for term in law.terms for each in term.where)):
+        if len(condition.dim) == 1 and variables(condition.parts) <= set(degrees):
+            (dim,) = condition.dim
+            parts = value(condition.parts, degrees) / dim.coefficient
+            if list(dim.exponents.values()) == [1]:
+                (name,) = dim.exponents
+                found[name] = lcm(found.get(name, 1), parts.numerator)
+    return found
+
+
+def _odd_multiple(size: Fraction, unit: int, least: int, later: int) -> int:
     """The first from `size` on, or a later one; of a unit that is no larger, as few have as many layers as columns."""
     while unit % 2 == 0 and unit > size:
         unit //= 2
+    unit = lcm(unit, least)
     count = ceil(size / unit)
     return unit * (count + 1 - count % 2 + 2 * later)
 
@@ -138,10 +164,11 @@ def checked(law: Law, mesh: Axes, sizes: Mapping[str, int], found: Measurement) 
         says = _says(*_measured(there))
         differences.append(Difference(term_text(term), _says(*law_says), says))
         wrong.append((term, f"refuted at {_text(sizes)}: by the law {_says(*law_says)}, compiled {says}"))
+    silent = [term for term in law.terms if not _holds(term.where, sizes)]
     differences += [
         Difference(site_text(site), "nothing", _says(*_measured([site])))
         for site in (() if left else seen)
-        if not any((each.kind, each.axes) == (site.kind, site.axes) for each in law.refused)
+        if not any((each.kind, each.axes) == (site.kind, site.axes) for each in (*law.refused, *silent))
     ]
     for what, law_value, compiled in _totals(law, sizes, found):
         if law_value != compiled:

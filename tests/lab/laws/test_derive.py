@@ -11,7 +11,7 @@ from lab.laws.derive import About, Start, derived
 from lab.laws.formula import text
 from lab.laws.law import Law
 from lab.laws.measurement import Argument, Measurement, Product, Refusal, Site, Split
-from lab.laws.verify import verified
+from lab.laws.verify import checked, verified
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
 
@@ -144,6 +144,36 @@ def test_a_held_out_size_that_refutes_a_law_is_not_forgotten():
     assert mixed["embed"] % (16 * mixed["fsdp"]) == 0
     at_odd, at_large = law.at(odd), law.at(large)
     assert (at_odd["flops"], at_large["flops"]) == (None, program(large).flops)
+
+
+def test_what_is_rounded_up_says_which_size_has_to_divide():
+    """Room for five quarters of a share of the tokens: compiled sizes tell that neither layers nor columns matter."""
+    start = Start({"fsdp": 2, "layers": 4, "embed": 64, "tokens": 128}, Axes.of({"fsdp": 2}))
+
+    def program(sizes):
+        f, L, D, T = sizes["fsdp"], sizes["layers"], sizes["embed"], sizes["tokens"]
+        routed = replace(GATHER, payload_bytes=2 * D * ceil(5 * T / 4 / 16), executions=L, group_size=f)
+        return measurement(sizes, routed)
+
+    law = verified(ABOUT, start, lambda some: [program(sizes) for sizes in some], 64)
+    (term,) = law.terms
+    assert text(term.payload_of_step) == "5 * embed * layers * tokens / 32"
+    assert [each.text for each in term.where] == ["tokens % 64 == 0"]
+    assert [(check.is_equal, check.under_law == check.wire_bytes) for check in law.checks] == [(True, True)] * 3
+    assert dict(law.checks[0].sizes)["layers"] % 2 == 1
+
+
+def test_a_transfer_that_rounds_up_is_not_refuted_where_its_law_is_silent():
+    start = Start({"fsdp": 2, "layers": 4, "embed": 64}, Axes.of({"fsdp": 2}))
+
+    def program(sizes):
+        rounded = replace(GATHER, payload_bytes=64 * ceil(sizes["embed"] / 64), executions=1)
+        return measurement(sizes, rounded)
+
+    law = verified(ABOUT, start, lambda some: [program(sizes) for sizes in some], 64)
+    found = Measurement((replace(GATHER, payload_bytes=128, executions=1),), (), (), (), None, None, (), True)
+    check, wrong = checked(law, start.mesh, {"fsdp": 2, "layers": 4, "embed": 66}, found)
+    assert (check.is_equal, check.under_law, wrong) == (True, 0, [])
 
 
 def test_a_term_that_no_size_explains_is_refuted_and_then_refused():

@@ -10,6 +10,7 @@ import pytest
 import lab.laws.evaluate as evaluate_module
 from lab.core import codec
 from lab.laws.answer import Value
+from lab.laws.derive import with_compiled
 from lab.laws.evaluate import OutsideLaw, evaluate
 from lab.laws.law import Law
 from lab.laws.scale import scaled
@@ -20,7 +21,8 @@ SIZES = {"fsdp": 16, "layers": 126, "embed": 4096}
 
 @pytest.fixture(scope="module")
 def law():
-    return law_of(lambda sizes: measurement(sizes, gathers(sizes)), START)
+    derived = law_of(lambda sizes: measurement(sizes, gathers(sizes)), START)
+    return with_compiled(derived, {"fsdp": 3, "layers": 9, "embed": 192})
 
 
 def test_a_law_is_evaluated_exactly(law):
@@ -38,6 +40,7 @@ def test_a_law_is_evaluated_exactly(law):
     [
         ({"fsdp": 3}, "embed % fsdp == 0 does not hold: 4096"),
         ({"fsdp": 1}, "fsdp=1: the law holds from 2 on"),
+        ({"embed": 4128}, "embed=4128: only multiples of 64 were compiled"),
         ({"heads": 8}, "heads: no variable of the law"),
     ],
 )
