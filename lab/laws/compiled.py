@@ -27,7 +27,7 @@ from lab.meshes.platforms import Platform
 
 CACHE = "LAB_CACHE"
 """The environment variable that names another folder."""
-_FORMAT = 4
+_FORMAT = 5
 
 
 def measured(stage: Stage, family: Family, sizes: Mapping[str, int]) -> Measurement | Refusal:

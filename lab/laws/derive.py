@@ -18,7 +18,19 @@ from lab.laws.interpolation import Grid, Missing, NoLaw, Point, Unknowable, solv
 from lab.laws.law import Compiled, Condition, Law, Products, Refused, Term, Variable
 from lab.laws.measurement import Argument, Measurement, Product, Refusal, Site
 from lab.laws.polynomial import Polynomial, collected, monomial, product, value, variables
-from lab.laws.transfers import Exact, Grain, TransferLaw, arguments, common, is_of_grains, products, transfers
+from lab.laws.transfers import (
+    Exact,
+    Grain,
+    TransferLaw,
+    apart,
+    arguments,
+    common,
+    is_of_grains,
+    products,
+    reproduced,
+    shift,
+    transfers,
+)
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
 
@@ -29,6 +41,7 @@ Splits = Mapping[tuple[str, tuple[str, ...]], tuple[int, ...]]
 FACTORS = (Fraction(2), Fraction(4), Fraction(3), Fraction(8), Fraction(1, 2), Fraction(5))
 """What a variable is multiplied with, in this order."""
 MOST_COMPILES = 80
+MANY = "a sum of more powers than the compiles tell apart"
 I = TypeVar("I")  # noqa: E741
 T = TypeVar("T")
 
@@ -138,11 +151,12 @@ def derived(
         sites = _laws(transfers(grid, search.points), search)
         work = _laws(products(grid, search.points), search)
         given = _laws(arguments(grid, search.points), search)
-        wanted = sites.missing | work.missing | given.missing
-        if not wanted:
+        flops, more = _flops(work, search)
+        wanted = sites.missing | work.missing | given.missing | more
+        if not wanted or len(search.measured) >= most:
             break
-        search.compile(sorted(wanted)[: max(1, most - len(search.measured))])
-    return _law(about, search, sites, work, given), search.measured
+        search.compile(sorted(wanted)[: most - len(search.measured)])
+    return _law(about, search, sites, work, given, flops), search.measured
 
 
 def _change_each(about: About, search: _Search) -> None:
@@ -192,7 +206,7 @@ def _laws(subject: Subject[I, T], search: _Search) -> _Laws[I, T]:
                 laws[bundle] = subject.law(items_at(bundle, subject, search.measured), ())
             except Missing as these:
                 asked = dict.fromkeys(bundle.full_names, these.points) | asked
-                failed[bundle] = f"a sum of more powers than {len(search.measured)} compiles tell apart"
+                failed[bundle] = MANY
             except Unknowable as why:
                 refused[bundle] = str(why)
             except NoLaw as why:
@@ -235,9 +249,13 @@ def _law(
     sites: _Laws[Site, TransferLaw],
     work: _Laws[Product, Exact],
     given: _Laws[Argument, Exact],
+    flops: Exact | Refused,
 ) -> Law:
-    terms = [_term(bundle, law, sites.subject, search) for bundle, law in sites.laws.items()]
-    flops, grains, refused = _flops(work, search)
+    terms = [
+        _term(bundle, law, sites.subject, search)
+        for bundle, whole in sites.laws.items()
+        for law in apart(whole, search.grid(), search.points(), items_at(bundle, sites.subject, search.measured))
+    ]
     memory, unheld = _memory(given, search)
     every = {name: [point[i] for point in search.points()] for i, name in enumerate(search.names)}
     return Law(
@@ -250,12 +268,12 @@ def _law(
         fixed=search.start.fixed,
         conditions=tuple(_conditions(search, search.grid())),
         terms=tuple(sorted(terms, key=lambda term: -_wire_at(term, search.sizes(search.first), search))),
-        products=_products(work, search),
-        flops=flops,
-        flops_where=_where(grains),
+        products=_products(work, search) if isinstance(flops, Exact) and not work.refused else (),
+        flops=flops.sum if isinstance(flops, Exact) else None,
+        flops_where=_where(flops.grains) if isinstance(flops, Exact) else (),
         arguments={str(bundle.name): law.sum for bundle, law in given.laws.items()},
         memory=memory,
-        refused=(*_refused(sites, search), *refused, *unheld),
+        refused=(*_refused(sites, search), *([flops] if isinstance(flops, Refused) else []), *unheld),
         compiled=tuple(
             Compiled(search.sizes(point), m.seconds)
             for point, m in search.measured.items()
@@ -295,6 +313,7 @@ def _term(bundle: Bundle, law: TransferLaw, subject: Subject[Site, TransferLaw],
         _where(law.grains),
         bundle.level,
         len(found),
+        shift(search.points(), items_at(bundle, subject, search.measured)),
     )
 
 
@@ -362,20 +381,29 @@ def _divides(dim: Polynomial, parts: Polynomial) -> str:
     return f"{left} % {right} == 0"
 
 
-def _flops(
-    work: _Laws[Product, Exact], search: _Search
-) -> tuple[Polynomial | None, tuple[Grain, ...], list[Refused]]:
-    for reason in work.refused.values():
-        return None, (), [Refused(None, (), "FLOPs", reason, 0.0)]
-    total = collected(each for law in work.laws.values() for each in law.sum)
-    grains, grid = common(work.laws.values()), search.grid()
-    for point in search.points():
-        found = search.at(point)
-        law = value(total, search.sizes(point))
-        if found.flops not in (None, law) and is_of_grains(grid, point, grains):
-            reason = f"products come to {law}, and the ledger to {found.flops}"
-            return None, (), [Refused(None, (), "FLOPs", reason, 0.0)]
-    return total, grains, []
+def _flops(work: _Laws[Product, Exact], search: _Search) -> tuple[Exact | Refused, frozenset[Point]]:
+    """Of all products: the sum of their laws, or one of what the whole text comes to; with what to compile for it."""
+    grid, points = search.grid(), search.points()
+
+    def quantity(point: Point) -> Fraction:
+        found = search.measured.get(point)
+        if found is None:
+            raise Missing([point])
+        if isinstance(found, Refusal) or found.flops is None:
+            raise NoLaw("the text does not tell how much it multiplies")
+        return Fraction(found.flops)
+
+    if not work.refused:
+        total = Exact(collected(each for law in work.laws.values() for each in law.sum), common(work.laws.values()))
+        held = [point for point in points if is_of_grains(grid, point, total.grains)]
+        if all(search.at(point).flops in (None, value(total.sum, search.sizes(point))) for point in held):
+            return total, frozenset()
+    try:
+        return reproduced(grid, points, quantity), frozenset()
+    except Missing as these:
+        return Refused(None, (), "FLOPs", next(iter(work.refused.values()), MANY), 0.0), these.points
+    except NoLaw as why:
+        return Refused(None, (), "FLOPs", str(why), 0.0), frozenset()
 
 
 def _products(work: _Laws[Product, Exact], search: _Search) -> tuple[Products, ...]:

@@ -63,6 +63,7 @@ class Term:
         of these names; 1: all but that place; 2: kind, axes, dtype, phase and scope; 3: all but the scope; 4: kind and
         axes.
       sites: transfers of the compiled text at the first size.
+      shift: of a permute along one axis, how far it sends, negative where backwards; null where it has several.
     """
 
     kind: Kind
@@ -83,6 +84,7 @@ class Term:
     where: tuple[Condition, ...]
     level: int
     sites: int
+    shift: int | None = None
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,8 @@ class Settled:
     """The ledger of theory and that of the law at sizes, settled as `lab run` settles theory with a compiled program.
 
     Attributes:
-      verdict: `exact`, `explained` by named behaviours of the compiler, `attributed` or `refuted`.
+      verdict: `exact`, `explained` by named behaviours of the compiler, `attributed`, `refuted`, or `incomplete` where
+        all that is open are transfers without a law.
       terms: of theory, how many by status.
       findings: what is not settled: about one of both.
     """

@@ -20,6 +20,7 @@ class Site:
       op_name, origin, function: of a transfer that was not combined: a combined one has those of one of its operands.
       executions: of all of them; None where the text cannot tell.
       is_padded: the compiler padded what it moves.
+      shift: of a permute along one axis, modulo the axis' size.
       rank: of its payload among those of sites that are alike in all else, the largest first.
       is_widened, is_masked_gather: see `lab.core.ledger.Transfer`.
     """
@@ -41,6 +42,7 @@ class Site:
     is_padded: bool
     is_widened: bool
     is_masked_gather: bool
+    shift: int | None = None
     rank: int = 0
 
 
@@ -126,6 +128,7 @@ def sites(ledger: Ledger) -> Iterator[Site]:
                 part.padded_from_bytes is not None,
                 part.is_widened,
                 part.is_masked_gather,
+                part.shift,
             )
             if part.executions is None:
                 unknown.append(site)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from math import prod
 from typing import Any
 
 from lab.core.ledger import Ledger, Transfer
@@ -21,12 +22,15 @@ from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 from lab.settle import Context, settle
-from lab.settle.settlement import SETTLED
+from lab.settle.settlement import SETTLED, Status
 
 MOST_PREDICTED = 2000
 FAR = 16
 """How much larger the last sizes are that both are compared at."""
 MOST_DEVICES = 1 << 20
+NO_LAW = "without a law"
+"""Of what theory predicts along axes where the law refuses a transfer, and nothing answers it."""
+INCOMPLETE = "incomplete"
 
 
 def beside_theory(law: Law, experiment: Experiment, parameters: Any, start: Start) -> Law:
@@ -90,6 +94,7 @@ def _transfer(term: Term, sizes: Mapping[str, int], axes: Axes) -> Transfer:
         often,
         term.dtype,
         payload,
+        shift=None if term.shift is None else term.shift % prod(axes.shape.get(name, 1) for name in term.axes),
         groups=axes.size // group,
         conditional=term.conditional,
         phase=term.phase,
@@ -113,12 +118,19 @@ def _settled(law: Law, predicted: Any, sizes: Mapping[str, int]) -> Settled:
         target=target if target.chip else None,
     )
     settlement = settle(predicted(sizes), found, context)
-    statuses = Counter(str(term.status) for term in settlement.terms)
-    refuted = [
-        f"{term.predicted.kind} over {'+'.join(term.predicted.axes or ())}, {term.predicted.scope}: {term.status}"
-        + (f" ({term.explanation})" if term.explanation else "")
-        for term in settlement.terms
-        if term.status not in SETTLED
+    without_law = {frozenset(each.axes) for each in law.refused if each.kind}
+    statuses = Counter[str]()
+    findings = []
+    for term in settlement.terms:
+        axes = term.predicted.axes or ()
+        is_refused = term.status is Status.MISSING and frozenset(axes) in without_law
+        status = NO_LAW if is_refused else str(term.status)
+        statuses[status] += 1
+        if term.status not in SETTLED and not is_refused:
+            why = f" ({term.explanation})" if term.explanation else ""
+            findings.append(f"{term.predicted.kind} over {'+'.join(axes)}, {term.predicted.scope}: {status}{why}")
+    findings += [
+        f"{t.kind} over {t.span}, {t.scope or t.origin or 'no name'}: unexplained" for t in settlement.unexplained
     ]
-    left = [f"{t.kind} over {t.span}, {t.scope or t.origin or 'no name'}: unexplained" for t in settlement.unexplained]
-    return Settled(dict(sizes), str(settlement.verdict), dict(statuses), (*refuted, *left))
+    is_open = statuses[NO_LAW] > 0 and not findings
+    return Settled(dict(sizes), INCOMPLETE if is_open else str(settlement.verdict), dict(statuses), tuple(findings))

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from math import gcd, lcm
+from itertools import product as cartesian
+from math import gcd, lcm, prod
 
 from lab.core.ledger import Kind
 from lab.laws.bundles import ItemsAt, Subject
 from lab.laws.interpolation import Dim, Exponents, Grid, NoLaw, Point, Unknowable, combined, each_of, solved
 from lab.laws.measurement import Argument, Product, Site
-from lab.laws.polynomial import Polynomial, monomial, product, value, variables
+from lab.laws.polynomial import Monomial, Polynomial, monomial, product, value, variables
 
 FINEST_GRAIN = 256 * 9 * 5 * 7
 """Dims are padded to divisors of it: compilers to powers of two, programs to a count of experts, heads or chunks."""
+MOST_CHOICES = 5000
+"""Of monomials for several payloads."""
 Grain = tuple[Dim, int]
 """What a dim on a device is a multiple of, in parts of the whole dim."""
 
@@ -102,13 +106,73 @@ def _transfer_law(
                 _combined(grid, points(), of_step, shapes[1]),
             )
         else:
-            sent, executions = each_of([partial(_reproduced, grid, points(), q) for q in (of_bytes, of_executions)])
+            sent, executions = each_of([partial(reproduced, grid, points(), q) for q in (of_bytes, of_executions)])
     except NoLaw as why:
         padded = any(site.is_padded for point in points() for site in at(point))
         raise NoLaw(f"{why}; the compiler pads what it moves" if padded else str(why)) from None
     step = product(sent.sum, executions.sum) if is_one else sent.sum
     group = _group(grid, points(), at)
     return TransferLaw(sent.sum if is_one else None, executions.sum, step, group, common([sent, executions]))
+
+
+def apart(law: TransferLaw, grid: Grid, points: Sequence[Point], at: ItemsAt[Site]) -> tuple[TransferLaw, ...]:
+    """A law of transfers that move different payloads, as one for each payload: where exactly one choice of its
+    monomials gives the payloads of every point."""
+    if law.payload is not None:
+        return (law,)
+    held = {point: _by_payload(at(point)) for point in points if is_of_grains(grid, point, law.grains)}
+    first = max(held, key=lambda point: len(held[point]))
+    options = [_alone(law, grid, held, first, payload) for payload in held[first]]
+    if prod(map(len, options)) > MOST_CHOICES:
+        return (law,)
+
+    def gives(choice: Sequence[tuple[Polynomial, Polynomial]], point: Point) -> bool:
+        found = Counter[int]()
+        for payload, executions in choice:
+            sizes = _sizes(grid, point)
+            found[int(value(payload, sizes))] += int(value(executions, sizes))
+        return found == held[point]
+
+    right = [choice for choice in cartesian(*options) if all(gives(choice, point) for point in held)]
+    if len(right) != 1:
+        return (law,)
+    return tuple(
+        replace(law, payload=payload, executions=executions, payload_of_step=product(payload, executions))
+        for payload, executions in right[0]
+    )
+
+
+def _by_payload(sites: Sequence[Site]) -> Counter[int]:
+    found = Counter[int]()
+    for site in sites:
+        found[site.payload_bytes] += site.executions or 0
+    return found
+
+
+def _alone(
+    law: TransferLaw, grid: Grid, held: Mapping[Point, Counter[int]], first: Point, payload: int
+) -> list[tuple[Polynomial, Polynomial]]:
+    """Payload and executions that one payload of a point may be: of the law's monomials, and there at all others."""
+    found = []
+    for of_step in law.payload_of_step:
+        for often in law.executions:
+            shape = product((replace(of_step, numerator=1, denominator=1),), (_inverted(often),))
+            one, times = _scaled(shape, payload, grid, first), _scaled((often,), held[first][payload], grid, first)
+            if (one, times) not in found and all(
+                some[value(one, _sizes(grid, point))] >= value(times, _sizes(grid, point))  # type: ignore[index]
+                for point, some in held.items()
+            ):
+                found.append((one, times))
+    return found
+
+
+def _inverted(of: Monomial) -> Monomial:
+    return Monomial(1, 1, {name: -e for name, e in of.exponents.items()})
+
+
+def _scaled(shape: Polynomial, to: int, grid: Grid, point: Point) -> Polynomial:
+    """With the coefficient that gives this value at a point."""
+    return product(shape, (monomial(to / value(shape, _sizes(grid, point)), {}),))
 
 
 def _check_there(grid: Grid, points: Sequence[Point], at: ItemsAt) -> None:  # type: ignore[type-arg]
@@ -145,7 +209,15 @@ def _group(grid: Grid, points: Sequence[Point], at: ItemsAt[Site]) -> Polynomial
     sizes = [{site.group_size for site in at(point)} for point in points]
     if not all(len(each) == 1 for each in sizes):
         raise NoLaw("its groups have several sizes")
-    return _reproduced(grid, points, lambda point: Fraction(at(point)[0].group_size or 0)).sum
+    return reproduced(grid, points, lambda point: Fraction(at(point)[0].group_size or 0)).sum
+
+
+def shift(points: Sequence[Point], at: ItemsAt[Site]) -> int | None:
+    """Of permutes, the one distance at all points, negative where it is backwards; None where there is none."""
+    sites = [site for point in points for site in at(point)]
+    forward = {site.shift for site in sites}
+    backward = {site.shift and site.shift - (site.group_size or 0) for site in sites}
+    return next((each.copy().pop() for each in (forward, backward) if len(each) == 1), None)
 
 
 def _sum_law(
@@ -163,7 +235,7 @@ def _sum_law(
         return Fraction(sum(each or 0 for each in found))
 
     _check_there(grid, points(), at)
-    return _combined(grid, points(), quantity, shapes[0]) if shapes else _reproduced(grid, points(), quantity)
+    return _combined(grid, points(), quantity, shapes[0]) if shapes else reproduced(grid, points(), quantity)
 
 
 def _combined(
@@ -172,7 +244,7 @@ def _combined(
     return Exact(combined(quantity, grid, points, shapes))
 
 
-def _reproduced(grid: Grid, points: Sequence[Point], quantity: Callable[[Point], Fraction]) -> Exact:
+def reproduced(grid: Grid, points: Sequence[Point], quantity: Callable[[Point], Fraction]) -> Exact:
     """Solved, and right at every point that was measured, or at all whose dims are multiples of what they are where it
     is right.
 

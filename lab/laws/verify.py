@@ -18,7 +18,6 @@ from lab.laws.polynomial import value, variables
 from lab.meshes.axes import Axes
 
 
-
 @dataclass(frozen=True)
 class Wish:
     """Sizes to hold a law against.
@@ -164,11 +163,12 @@ def checked(law: Law, mesh: Axes, sizes: Mapping[str, int], found: Measurement) 
         says = _says(*_measured(there))
         differences.append(Difference(term_text(term), _says(*law_says), says))
         wrong.append((term, f"refuted at {_text(sizes)}: by the law {_says(*law_says)}, compiled {says}"))
-    silent = [term for term in law.terms if not _holds(term.where, sizes)]
+    silent = {(term.kind, term.axes) for term in law.terms if not _holds(term.where, sizes)}
+    silent |= {(each.kind, each.axes) for each in law.refused if each.kind}
     differences += [
         Difference(site_text(site), "nothing", _says(*_measured([site])))
         for site in (() if left else seen)
-        if not any((each.kind, each.axes) == (site.kind, site.axes) for each in (*law.refused, *silent))
+        if (site.kind, site.axes) not in silent
     ]
     for what, law_value, compiled in _totals(law, sizes, found):
         if law_value != compiled:

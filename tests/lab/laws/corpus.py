@@ -54,7 +54,7 @@ LAYOUTS = {
 ONE_STYLE = {
     "ch17_gathered_keys": "data=2,context=2",
     "ch17_ring_attention": "data=2,context=2",
-    "ch16_pipeline": "data=2,pipe=2",
+    "ch16_pipeline": "data=2,pipe=2,tensor=2",
 }
 
 

@@ -1,5 +1,6 @@
 """Laws of programs that are written down here, whose transfers are known at every size: nothing is compiled."""
 
+from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
 from math import ceil
@@ -101,6 +102,23 @@ def test_what_is_joined_at_some_sizes_only_is_a_sum_of_what_others_are():
     law = law_of(program)
     assert [text(term.executions) for term in law.terms] == ["3 * layers"]
     assert not [each for each in law.refused if each.kind]
+
+
+def test_payloads_whose_order_changes_under_one_name_are_terms_of_their_own():
+    """The matrix is smaller than the columns at 64, as large at 128, and larger beyond."""
+
+    def program(sizes):
+        D, L = sizes["embed"], sizes["layers"]
+        sent = Counter({2 * D * D: 3}) + Counter({256 * D: L})
+        large = sorted(sent, reverse=True)
+        return measurement(
+            sizes,
+            *(replace(GATHER, payload_bytes=n, executions=sent[n], rank=large.index(n)) for n in sent),
+        )
+
+    law = law_of(program)
+    found = {(text(term.payload), text(term.executions)) for term in law.terms}
+    assert found == {("2 * embed^2", "3"), ("256 * embed", "layers")}
 
 
 def test_what_depends_on_data_is_refused_by_name_and_nothing_else_is():

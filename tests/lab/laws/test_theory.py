@@ -7,7 +7,7 @@ import pytest
 from lab.harness import registry
 from lab.harness.settings import with_settings
 from lab.laws.derive import About, Start, derived, with_compiled
-from lab.laws.law import Law
+from lab.laws.law import Law, Refused
 from lab.laws.measurement import Measurement, sites
 from lab.laws.polynomial import monomial
 from lab.laws.theory import beside_theory
@@ -64,3 +64,21 @@ def test_a_law_that_is_theory_s_own_settles_exactly_and_another_is_a_finding():
     assert beside.settled[-1].verdict == "refuted"
     assert beside.settled[-1].findings
     assert [each.kind for each in beside.beside if not each.is_same] == [first.kind]
+
+
+def test_what_theory_predicts_where_the_law_refuses_is_no_finding():
+    experiment, parameters, start, predicted = asked_of("ch20_zero3")
+    law = law_of("ch20_zero3", start, predicted)
+    first, *rest = law.terms
+    refused = Refused(first.kind, first.axes, "a transfer", "its reason", 0.5)
+    beside = beside_theory(replace(law, terms=tuple(rest), refused=(refused,)), experiment, parameters, start).theory
+    assert (beside.settled[-1].verdict, beside.settled[-1].findings) == ("incomplete", ())
+    beside = beside_theory(replace(law, terms=tuple(rest)), experiment, parameters, start).theory
+    assert beside.settled[-1].verdict == "refuted"
+
+
+def test_permutes_are_settled_by_their_distance():
+    experiment, parameters, start, predicted = asked_of("ch17_ring_attention")
+    law = law_of("ch17_ring_attention", start, predicted)
+    assert {term.shift for term in law.terms if term.kind == "collective_permute"} == {1}
+    assert beside_theory(law, experiment, parameters, start).theory.settled[-1].verdict == "exact"
