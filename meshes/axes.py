@@ -17,6 +17,8 @@ from lab.meshes.picture import mesh_svg
 
 DATA, FSDP, PIPE, CONTEXT, TENSOR, EXPERT = AXIS_ORDER = ("data", "fsdp", "pipe", "context", "tensor", "expert")
 """The lab's axes, in the order in which its meshes have them: replicas outermost, then towards the fastest links."""
+REPLICA = "replica"
+"""Copies of a training that meet now and then: outside of all other axes, between TPU slices or hosts."""
 
 _NAME = re.compile(r"[^\s,=+?\[\]'\"]+")
 """JAX takes any name; these signs stand between names where axes are written: `data=2,my-axis=4`, `data+my-axis`."""

@@ -357,8 +357,8 @@ def _is_gather_named_after_loop(instruction: Instruction) -> bool:
 
 def in_its_loops(op_name: str, visit: Visit) -> str:
     """What the loops around a visited instruction make of a name there."""
-    loops = (site.instruction.op_name for site in visit.callers if site.instruction.opcode == "while")
-    return within(op_name, tuple(loop for loop in loops if loop))
+    loops = (site.instruction.op_name or "" for site in visit.callers if site.instruction.opcode == "while")
+    return within(op_name, tuple(loops))
 
 
 def groups_text(instruction: Instruction) -> str:

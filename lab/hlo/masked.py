@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+from lab.hlo.calls import target
 from lab.hlo.shapes import arrays
 from lab.hlo.text import Computation, Instruction, Module
 
@@ -39,6 +41,9 @@ class _Position(NamedTuple):
 _OF_DEVICE = {"partition-id": _Position(0, 1), "replica-id": _Position(0, 0)}
 _LOOKED_UP = _Position(0, None)
 _LOOPS = frozenset({"while"})
+_OF_SLICE = "SliceId"
+"""A custom call: which TPU slice a device is of. All that sum inside of one have the same."""
+_PARTITIONS = re.compile(r"\bnum_partitions=(\d{1,9})\b")
 _PositionOfParameter = Callable[[int], _Position | None]
 
 
@@ -109,6 +114,13 @@ def _position(
         return _Position(int(printed), 0) if is_number else None
     if value.opcode in _OF_DEVICE:
         return _OF_DEVICE[value.opcode]
+    if value.opcode == "custom-call":
+        return _Position(0, 0) if target(value) == _OF_SLICE else None
+    if value.opcode == "clamp":
+        least, at, most = (
+            _position(_defined(value, n, computation), computation, module, outside, depth + 1) for n in range(3)
+        )
+        return at if least == _Position(0, 0) and _is_beyond_devices(most, module) else None
     if value.opcode == "dynamic-slice":
         asked = _position(_defined(value, 1, computation), computation, module, outside, depth + 1)
         is_own = asked == _OF_DEVICE["partition-id"] and _is_table(_defined(value, 0, computation), computation, module)
@@ -122,10 +134,17 @@ def _position(
     return one.plus(other) if value.opcode == "add" else one.times(other)
 
 
+def _is_beyond_devices(bound: _Position | None, module: Module) -> bool:
+    found = _PARTITIONS.search(module.first_line)
+    return bound is not None and bound.step == 0 and found is not None and bound.start >= int(found[1]) - 1
+
+
 def _is_table(value: Instruction | None, computation: Computation, module: Module) -> bool:
-    if value is not None and (value := _source(value, computation)).opcode == "get-tuple-element":
+    for _ in range(_DEEPEST):
+        if value is None or (value := _source(value, computation)).opcode != "get-tuple-element":
+            break
         value, computation = _before_loop(value, computation, module) or (None, computation)
-    return value is not None and _source(value, computation).opcode == "constant"
+    return value is not None and value.opcode == "constant"
 
 
 def _before_loop(

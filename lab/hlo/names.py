@@ -53,19 +53,33 @@ def within(op_name: str, loops: tuple[str, ...]) -> str:
     names of the first.
 
     Args:
-      loops: their op_names, outermost first.
+      loops: their op_names, outermost first; empty of those without one.
     """
     around: list[str] = []
-    for loop in loops:
-        if (levels := _levels(loop))[-1] == "while":
-            around = _moved_into(around, levels)
-    return "/".join(_moved_into(around, _levels(op_name))) if around else op_name
+    for outside, loop in enumerate(loops):
+        if loop and (levels := _levels(loop))[-1] == "while":
+            around = [*_moved_into(around, levels[:-1], outside), "while"]
+    return "/".join(_moved_into(around, _levels(op_name), len(loops))) if around else op_name
 
 
-def _moved_into(around: list[str], levels: list[str]) -> list[str]:
+def _moved_into(around: list[str], levels: list[str], loops: int) -> list[str]:
+    """Of loops in loops in loops XLA loses levels: a name with fewer of them than are around it stays, and so does one
+    whose loop has scopes of its own where the loop around it has none."""
     ends = [at for at, level in enumerate(levels) if level == "while"]
     depth = around.count("while")
-    return around + levels[ends[depth - 1] + 1 :] if 0 < depth <= len(ends) else levels
+    if not 0 < depth <= len(ends) >= loops:
+        return levels
+    end = ends[depth - 1] + 1
+    is_another = _scopes_of_loop(levels[:end]) and not _scopes_of_loop(around)
+    return levels if is_another else around + levels[end:]
+
+
+def _scopes_of_loop(levels: list[str]) -> list[str]:
+    """What a loop's name adds to that of the loop around it, but for JAX's own levels; its whole name where there is
+    none around it."""
+    before = levels[:-1]
+    at = len(before) - before[::-1].index("while") if "while" in before else 0
+    return [level for level in before[at:] if level not in _STRUCTURE]
 
 
 def _once(levels: list[str]) -> list[str]:

@@ -311,12 +311,12 @@ def _of_own_tokens(placed: PlacedStrategy, state: TrainState, tokens_BS: jax.Arr
     find = partial(jax.value_and_grad(loss_of), variables)
     if shape.accumulation == 1:
         return find(tokens_BS, targets_BS)
-    nothing = jnp.zeros(()), jax.tree.map(lambda w: jnp.zeros_like(w, jnp.float32), variables)
-    return summed(
-        find,
-        (jax.lax.pcast(nothing[0], strategy.token_axes(placed.axes), to="varying"), nothing[1]),
-        *split(shape, tokens_BS, targets_BS),
+    # Varying as the tokens are, along axes of replicas too.
+    nothing = (
+        jnp.zeros_like(tokens_BS, jnp.float32, shape=()),
+        jax.tree.map(lambda w: jnp.zeros_like(w, jnp.float32), variables),
     )
+    return summed(find, nothing, *split(shape, tokens_BS, targets_BS))
 
 
 def of_own_tokens(strategy: Strategy, state: TrainState) -> tuple[Parameters, Parameters]:
@@ -470,16 +470,24 @@ def update(
 
 def explicit_step(placed: PlacedStrategy, find: Callable[..., Found]) -> Callable[..., Any]:
     """The update after `find`, which gives the mean loss and this device's part of the gradients."""
+    specs = (placed.state_specs, PartitionSpec())
+    return jax.shard_map(
+        step_on_device(placed, find),
+        mesh=placed.mesh,
+        in_specs=(placed.state_specs, placed.batch, placed.batch),
+        out_specs=specs,
+    )
+
+
+def step_on_device(placed: PlacedStrategy, find: Callable[..., Found]) -> Callable[..., tuple[TrainState, Metrics]]:
+    """The same of one device, inside a `jax.shard_map`."""
 
     def one_step(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[TrainState, Metrics]:
         loss, gradients = find(state, tokens_BS, targets_BS)
         state, norm = update(placed, state, gradients, _square(placed, gradients), placed.strategy.hooks.gather_updated)
         return state, Metrics(loss, norm)
 
-    specs = (placed.state_specs, PartitionSpec())
-    return jax.shard_map(
-        one_step, mesh=placed.mesh, in_specs=(placed.state_specs, placed.batch, placed.batch), out_specs=specs
-    )
+    return one_step
 
 
 def declared_step(placed: PlacedStrategy) -> Callable[..., Any]:

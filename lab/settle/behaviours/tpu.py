@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 
 from lab.core.known import known
 from lab.core.ledger import Kind, Phase, Transfer
@@ -11,7 +10,7 @@ from lab.meshes.platforms import Platform
 from lab.settle.behaviours.behaviour import Behaviour, Certainty, CompilerNote, Context
 from lab.settle.behaviours.tpu_packing import T17
 from lab.settle.behaviours.tpu_scatters import as_permute, halo, padded_scatter, reduced_everywhere
-from lab.settle.behaviours.tpu_slices import T14, T18, T19
+from lab.settle.behaviours.tpu_slices import T14, T18, T19, devices_of_slice, span_slices
 from lab.settle.behaviours.transforms import in_products_dtype, is_gradient, masked
 from lab.settle.unclaimed import Unclaimed, claim, claim_all, claim_up_to
 
@@ -278,10 +277,11 @@ LEAST_MASKED = 64
 
 
 def _gathered_by_sum(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
-    """Of a gather over all devices, where they are many and of one slice: the sum of what each device has its part of,
-    and zeros beside it."""
-    is_over_all = transfer.group_size == prod(context.mesh.values()) >= LEAST_MASKED
-    return (masked(transfer) if is_over_all and transfer.kind is Kind.ALL_GATHER else transfer,)
+    """Of a gather over all devices of one copy of the program, where they are many and of one slice: the sum of what
+    each device has its part of, and zeros beside it."""
+    is_over_all = transfer.group_size == devices_of_slice(context) >= LEAST_MASKED
+    is_masked = is_over_all and transfer.kind is Kind.ALL_GATHER and not span_slices(transfer.axes or (), context)
+    return (masked(transfer) if is_masked else transfer,)
 
 
 T13 = Behaviour(
@@ -290,7 +290,7 @@ T13 = Behaviour(
     certainty=Certainty.PREDICTABLE,
     effect="an all-gather over all devices, if these are 64 or more, is a masked all-reduce of the same payload: "
     "twice the wire bytes",
-    when="64 devices or more, and an all-gather over all of them",
+    when="64 devices or more, and an all-gather over all of them; of several slices, over all of each",
     remedy="add a second mesh axis: an all-gather over a subset of the devices is kept",
     rewrite=_gathered_by_sum,
 )
@@ -305,7 +305,7 @@ T20 = CompilerNote(
 )
 
 # In the order in which they act.
-BEHAVIOURS = (T9, T14, T1, T2, T10, T15, T16, T4, T5, T7, T13, T11, T12, T18, T19, T17)
+BEHAVIOURS = (T9, T13, T14, T1, T2, T10, T15, T16, T4, T5, T7, T11, T12, T18, T19, T17)
 NOTES = (
     T3,
     T6,

@@ -149,6 +149,28 @@ def test_a_part_is_at_its_own_place_where_a_table_has_it_by_the_devices_number(i
     assert found.is_masked_gather is is_own
 
 
+OF_SLICES = """\
+  %slice = u32[] custom-call(), custom_call_target="CALLED"
+  %devices = u32[] constant(4)
+  %before = u32[] multiply(%slice, %devices)
+  %number = u32[] add(%before, %id)
+  %first = u32[] constant(0)
+  %last = u32[] constant(LAST)
+  %clamped = u32[] clamp(%first, %number, %last)
+"""
+
+
+@pytest.mark.parametrize(
+    ("called", "last", "is_own"), [("SliceId", 7, True), ("SliceId", 2, False), ("Shuffled", 7, False)]
+)
+def test_a_device_of_several_slices_is_known_by_its_slice_and_its_number_there(called, last, is_own):
+    computed = "  %at.1 = u32[] multiply(%id, %size)\n"
+    number = OF_SLICES.replace("CALLED", called).replace("LAST", str(last))
+    text = TEXT.replace(computed, number + IN_TABLE.replace("INDEX", "%clamped")).replace("MADE", ALONE)
+    (found,) = read_text(text).transfers
+    assert found.is_masked_gather is is_own
+
+
 STATE = "(f32[16]{0}, u32[4]{0}, u32[1]{0}, f32[64]{0})"
 LOOP = f"""\
 %body (s: {STATE}) -> {STATE} {{
@@ -224,9 +246,16 @@ def test_a_part_placed_in_ones_is_not_gathered():
 
 @pytest.mark.compiles
 @pytest.mark.skipif(not plugins.installed("tpu"), reason="the compile-only plugin for TPUs is not installed")
-@pytest.mark.parametrize(("mesh", "kind"), [("fsdp=64", Kind.ALL_REDUCE), ("data=2,fsdp=32", Kind.ALL_GATHER)])
-def test_64_tpus_gather_by_a_masked_sum_of_the_same_payload_over_all_of_them_and_not_over_half(mesh, kind):
-    target = parse_target("tpu:v5p:4x4x4")
+@pytest.mark.parametrize(
+    ("target", "mesh", "kind"),
+    [
+        ("tpu:v5p:4x4x4", "fsdp=64", Kind.ALL_REDUCE),
+        ("tpu:v5p:4x4x4", "data=2,fsdp=32", Kind.ALL_GATHER),
+        ("tpu:v5p:4x4x4*2", "replica=2,fsdp=64", Kind.ALL_REDUCE),
+    ],
+)
+def test_64_tpus_gather_by_a_masked_sum_of_the_same_payload_over_all_of_a_slice_and_not_over_half(target, mesh, kind):
+    target = parse_target(target)
     prepare([target])
     devices = make_mesh(target, Axes.parse(mesh))
 

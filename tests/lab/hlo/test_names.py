@@ -66,6 +66,23 @@ def test_phase_follows_from_the_name_stack(op_name, differentiated, expected):
             "jit(f)/layers/while/body/core/while/body/keys/ppermute",
         ),
         ("jit(f)/layers/while/body/up/dot", ("jit(f)/layers/while",), "jit(f)/layers/while/body/up/dot"),
+        # Of three loops XLA names the innermost as if it were in the outermost, or not at all.
+        (
+            "jit(f)/while/body/jvp(layers)/while/body/up/dot",
+            ("jit(f)/while", "jit(f)/while/body/while", "jit(f)/while/body/jvp(layers)/while"),
+            "jit(f)/while/body/jvp(layers)/while/body/up/dot",
+        ),
+        (
+            "jit(f)/while/body/jvp(layers)/while/body/up/dot",
+            ("jit(f)/while", "jit(f)/while/body/while", ""),
+            "jit(f)/while/body/jvp(layers)/while/body/up/dot",
+        ),
+        # An iteration of it is peeled off.
+        (
+            "jit(f)/while/body/jvp(layers)/while/body/up/dot",
+            ("jit(f)/while", "jit(f)/while/body/while"),
+            "jit(f)/while/body/jvp(layers)/while/body/up/dot",
+        ),
         # What compilers moved in from outside of all loops.
         ("jit(f)/embedding/gather", ("jit(f)/layers/while",), "jit(f)/embedding/gather"),
         ("jit(f)/dense/while/body/up/dot", ("jit(f)/fori_loop",), "jit(f)/dense/while/body/up/dot"),

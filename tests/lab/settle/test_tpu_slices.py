@@ -45,6 +45,15 @@ def test_a_sum_sends_what_two_levels_do_and_between_slices_their_share(slices):
     assert 4 * message.wire_bytes == two_level_across_bytes(SUM.payload_bytes, 4, slices)
 
 
+def test_a_gather_inside_each_of_two_slices_is_a_masked_sum_over_all_of_its_64_devices_and_not_over_32():
+    gather = Transfer(Kind.ALL_GATHER, ("fsdp",), 64, 1, "bf16", 65_536, groups=2)
+    context = on("tpu:v5p:4x4x4*2", replica=2, fsdp=64)
+    assert parts(gather, context) == [("all_reduce", ("fsdp",), 65_536)]
+    assert parts(gather, on("tpu:v5p:4x4x8*2", replica=2, data=2, fsdp=64)) == [("all_gather", ("fsdp",), 65_536)]
+    across = replace(gather, axes=("replica",), group_size=2, groups=64)
+    assert parts(across, context) == [("all_gather", ("replica",), 32_768)]
+
+
 def test_other_kinds_over_two_slices():
     """As psum_scatter, all_gather, all_to_all and ppermute over 2 x 4 devices of v6e were compiled."""
     assert parts(replace(SUM, kind=Kind.REDUCE_SCATTER, payload_bytes=1_048_576)) == [
