@@ -15,6 +15,7 @@ ROOMS = (
     "lab.redistribution",
     "lab.attention",
     "lab.programs",
+    "lab.programs.transforms",
     # Of `lab.programs` it may know the sizes alone: what judges a step shares nothing with it.
     "lab.reference",
     "lab.settle",

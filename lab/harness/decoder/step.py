@@ -17,6 +17,7 @@ from lab.meshes.axes import Axes
 from lab.meshes.targets import Target
 from lab.programs.memory.peak import peak_terms
 from lab.programs.memory.saved import offloaded_bytes
+from lab.programs.models.decoder import Parameters
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies import program
 from lab.programs.strategies.strategy import Strategy
@@ -59,7 +60,7 @@ def decoder_experiment(
         build=partial(_build, strategy),
         predict=strategy.predict,
         claims=claims,
-        step=TrainingStep(lambda shape, axes, weights: program.state_of(strategy, shape, weights), order=order),
+        step=TrainingStep(partial(_start, strategy), order=order),
         memory=partial(peak_terms, strategy),
         host_bytes=partial(offloaded_bytes, strategy),
         state=lambda shape, mesh: program.arguments(program.PlacedStrategy(strategy, shape, mesh))[0],
@@ -71,6 +72,10 @@ def decoder_experiment(
         real_size=real_size,
         tour=tour,
     )
+
+
+def _start(strategy: Strategy, shape: DecoderShape, axes: Axes, weights: Parameters) -> program.TrainState:
+    return program.with_exchange(strategy, axes, program.state_of(strategy, shape, weights))
 
 
 def _build(strategy: Strategy, style: str, shape: DecoderShape, mesh: jax.sharding.Mesh) -> program.Program:

@@ -311,7 +311,12 @@ def pipeline(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Pipeline:
 
 
 def refuse(strategy: Strategy, shape: PipelineShape, names: tuple[str, ...]) -> None:
-    """Raises UsageError where a pipeline does not run, however its dims split: ZeRO-2 of gradients that are put off."""
+    """Raises UsageError where a pipeline does not run, however its dims split: an exchange of gradients, and ZeRO-2 of
+    gradients that are put off."""
+    if strategy.exchange:
+        raise UsageError(
+            "an exchange of gradients with the axis pipe: a pipeline sums gradients in full; drop one of them"
+        )
     if strategy.is_anchored and shape.schedule.startswith("zb"):
         raise UsageError(
             f"ZeRO-2 with schedule={shape.schedule}: a gradient that is put off is found whole, and would be scattered "

@@ -28,11 +28,14 @@ from lab.programs.models.collective_hooks import CollectiveHooks, Dims, Hook, un
 from lab.programs.models.decoder import Parameter, Parameters
 from lab.programs.models.shape import DTYPES, DecoderShape
 from lab.programs.strategies.anchored import hooks_of_pairs
+from lab.programs.strategies.exchanged import exchanged, first_memory, memory_specs
 from lab.programs.strategies.strategy import RESIDUAL, TABLE, Pair, Strategy
 from lab.programs.strategies.update import (
     clipped,
+    frozen,
     is_weight,
     optimizer,
+    optimizer_of_momenta,
     squares,
     updated,
 )
@@ -44,12 +47,13 @@ Program = tuple[jax.stages.Wrapped, tuple[Any, ...]]
 
 
 class TrainState(NamedTuple):
-    """What a step begins with: float32 master weights, their moments, and under ZeRO-1 and 2 the weights that products
-    use."""
+    """What a step begins with: float32 master weights, their moments, under ZeRO-1 and 2 the weights that products use,
+    and what ranks keep of an exchange of gradients."""
 
     master: Parameters
     moments: Any
     weights: Parameters | None
+    exchange: Any = None
 
 
 class Metrics(NamedTuple):
@@ -92,12 +96,16 @@ class PlacedStrategy:
     @property
     def state(self) -> TrainState:
         """What a step begins with, as shapes."""
-        return initial_shapes(self.shape, self.strategy.state is not None)
+        state = initial_shapes(self.shape, self.strategy.state is not None)
+        memory = jax.eval_shape(lambda: first_memory(self.strategy, state.master, self.axes))
+        return state._replace(exchange=memory)
 
     @property
     def state_specs(self) -> TrainState:
-        layouts = self.strategy.master, self.strategy.master, self.strategy.weights
-        return TrainState(*map(self.specs, self.state, layouts))
+        layouts, state = (self.strategy.master, self.strategy.master, self.strategy.weights), self.state
+        specs = TrainState(*map(self.specs, state[:3], layouts))
+        memory = memory_specs(self.strategy, state.exchange, state.master, self.axes)
+        return specs._replace(exchange=memory)
 
 
 def each(tree: Any, weight: Callable[[Parameter], Any], other: Callable[[Any], Any] = lambda x: x) -> Any:
@@ -110,8 +118,18 @@ def initial_state(strategy: Strategy, shape: DecoderShape, seed: int = 0) -> Tra
 
 
 def state_of(strategy: Strategy, shape: DecoderShape, master: Parameters) -> TrainState:
-    """What a first step takes, with these weights of the model."""
+    """What a first step takes, with these weights of the model; `with_exchange` adds what an exchange needs."""
     return _state(shape, strategy.state is not None, master)
+
+
+def with_exchange(strategy: Strategy, axes: Axes, state: TrainState) -> TrainState:
+    """The state with what ranks keep of the strategy's exchange before its first step, and second moments as an
+    exchange of momenta needs them."""
+    is_frozen = strategy.exchange is not None and strategy.exchange.of_momentum
+    return state._replace(
+        moments=frozen(state.moments) if is_frozen else state.moments,
+        exchange=first_memory(strategy, state.master, axes),
+    )
 
 
 def _state(shape: DecoderShape, has_master: bool, master: Parameters) -> TrainState:
@@ -278,8 +296,11 @@ def explicit_gradients(placed: PlacedStrategy) -> Callable[..., Found]:
     )
 
     def find(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> Found:
-        if state.weights is None and shape.accumulation == 1:
+        if shape.accumulation == 1 and not strategy.sums_late:
             return jax.value_and_grad(mean_loss)(state.master, tokens_BS, targets_BS, shape, in_backward)
+        if strategy.exchange and state.weights is None:
+            # So that gradients that are not exchanged are summed in the dtype of the products.
+            state = state._replace(weights=in_use(state.master, shape))
         loss, gradients = _of_own_tokens(placed, state, tokens_BS, targets_BS)
         return total(loss), each(gradients, lambda g: reduced(strategy, g.get_value(), g.dims))
 
@@ -352,9 +373,9 @@ def split(shape: DecoderShape, *batches_BS: jax.Array) -> list[jax.Array]:
 
 
 def reduced(strategy: Strategy, g: jax.Array, dims: Dims) -> jax.Array:
-    """A gradient of own tokens, to what this device keeps of the sum."""
+    """A gradient of own tokens, to what this device keeps of the sum; the same where an exchange is to sum it."""
     part = strategy.hooks.scatter(g, dims) if strategy.splits_further(dims) and not strategy.is_anchored else g
-    return sum_over(tuple(sorted(strategy.summed_apart(dims))))(part)
+    return sum_over(tuple(sorted(strategy.summed_apart(dims) - strategy.exchanged_over(dims))))(part)
 
 
 def declared_gradients(placed: PlacedStrategy) -> Callable[..., Found]:
@@ -454,10 +475,13 @@ def update(
     square: jax.Array,
     renew: Callable[[jax.Array, Dims], jax.Array],
 ) -> tuple[TrainState, jax.Array]:
-    """The new state, and the norm of the gradients of which `square` is the square."""
+    """The new state, and the norm of the gradients of which `square` is the square; of an exchange of momenta, of
+    these."""
     norm = jnp.sqrt(square)
     with jax.named_scope("update"):
-        master, moments = updated(optimizer(), clipped(gradients, norm), state.moments, state.master)
+        exchange = placed.strategy.exchange
+        rule = optimizer_of_momenta() if exchange and exchange.of_momentum else optimizer()
+        master, moments = updated(rule, clipped(gradients, norm), state.moments, state.master)
     if state.weights is None:
         return TrainState(master, moments, None), norm
     new = in_use(master, placed.shape)
@@ -483,9 +507,10 @@ def step_on_device(placed: PlacedStrategy, find: Callable[..., Found]) -> Callab
     """The same of one device, inside a `jax.shard_map`."""
 
     def one_step(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[TrainState, Metrics]:
-        loss, gradients = find(state, tokens_BS, targets_BS)
+        loss, own = find(state, tokens_BS, targets_BS)
+        gradients, memory = exchanged(placed.strategy, own, state.moments, state.exchange, placed.axes)
         state, norm = update(placed, state, gradients, _square(placed, gradients), placed.strategy.hooks.gather_updated)
-        return state, Metrics(loss, norm)
+        return state._replace(exchange=memory), Metrics(loss, norm)
 
     return one_step
 

@@ -17,6 +17,7 @@ from lab.meshes.errors import UsageError
 from lab.meshes.layouts import Layout
 from lab.programs.models.collective_hooks import CollectiveHooks, Dims
 from lab.programs.models.shape import DecoderShape
+from lab.programs.strategies.exchange import Exchange
 from lab.programs.strategies.wire import AS_IT_IS, Wire, on_wire
 
 STYLES = ("declared", "typed", "explicit")
@@ -61,7 +62,7 @@ class Strategy:
     """A way to spread a training step over a mesh.
 
     `a | b` does both: layouts unite, hooks follow each other, copies unite, and so do terms; what both ask for is asked
-    for once. It has the styles that both have.
+    for once. It has the styles that both have. One of them at most exchanges gradients.
 
     Attributes:
       weights: layout of the weights that a step begins with.
@@ -77,6 +78,7 @@ class Strategy:
       is_anchored: weights are used as `Pair`s, so that gradients belong to the parts of `state` from the start
         (ZeRO-2).
       wire: formats in which gathered weights and their gradients travel.
+      exchange: how ranks come to sums of whole gradients, where that is not by an all-reduce of each.
       terms: (the whole composition, shape, axes) to the transfers that theory asks for.
       styles: in which a compiled step sends what `terms` ask for, of `STYLES`.
     """
@@ -92,9 +94,12 @@ class Strategy:
     hooks: CollectiveHooks = field(default_factory=CollectiveHooks)
     is_anchored: bool = False
     wire: Wire = AS_IT_IS
+    exchange: Exchange | None = None
     styles: tuple[str, ...] = STYLES
 
     def __or__(self, other: Strategy) -> Strategy:
+        if self.exchange and other.exchange and self.exchange != other.exchange:
+            raise UsageError("two strategies both exchange gradients in a way of their own; compose only one of them")
         states = [s for s in (self.state, other.state) if s is not None]
         return Strategy(
             terms=self.terms + other.terms,
@@ -108,6 +113,7 @@ class Strategy:
             hooks=self.hooks | other.hooks,
             is_anchored=self.is_anchored or other.is_anchored,
             wire=self.wire | other.wire,
+            exchange=self.exchange or other.exchange,
             styles=tuple(style for style in self.styles if style in other.styles),
         )
 
@@ -143,6 +149,15 @@ class Strategy:
             return on_wire(gather, wire, over, split_dim(dims), dims, w) if over else gather(w, dims)
 
         return self if wire == AS_IT_IS else replace(self, hooks=replace(self.hooks, weight=weight))
+
+    def exchanged_over(self, dims: Dims) -> frozenset[str]:
+        """Of these axes those over which its exchange sums them."""
+        return self.summed_apart(dims) if self.exchange and self.exchange.takes(dims) else frozenset()
+
+    @property
+    def sums_late(self) -> bool:
+        """Gradients are those of a rank's own tokens until the backward pass is done, whatever is accumulated."""
+        return self.state is not None or self.exchange is not None
 
     @property
     def meeting(self) -> Layout:

@@ -166,7 +166,7 @@ def transfer(
 
 def sum_of_loss(strategy: Strategy, shape: DecoderShape, axes: Axes) -> Transfer:
     """The one number that every device needs of all: 4 bytes of float32."""
-    is_late = shape.accumulation > 1 or strategy.state is not None
+    is_late = shape.accumulation > 1 or strategy.sums_late
     provenance = Provenance(
         micro_batches=shape.accumulation,
         reduced_separately_over=_apart(strategy.inside, axes, strategy.token_axes(axes)),
@@ -193,9 +193,9 @@ def sums_of_copies(strategy: Strategy, shape: DecoderShape, axes: Axes, over: st
     (in float32) or belong to the ranks' own copies (ZeRO-1 and 2). What is scattered over some of the axes is summed
     over the others as its parts.
     """
-    is_late = shape.accumulation > 1 or strategy.state is not None
+    is_late = shape.accumulation > 1 or strategy.sums_late
     for weight in weights(shape):
-        copies = axes.ordered(strategy.summed_apart(weight.dims))
+        copies = axes.ordered(strategy.summed_apart(weight.dims) - strategy.exchanged_over(weight.dims))
         if over not in copies:
             continue
         is_of_master = strategy.is_anchored and strategy.splits_further(weight.dims)

@@ -18,9 +18,42 @@ BIAS_STEP = 1e-3
 """Of a bias of DeepSeek-V3's routers, towards balance."""
 
 
+B1, B2, DECAY = 0.9, 0.95, 0.1
+"""Source: Brown et al. 2020."""
+EPS = 1e-8
+
+
 def optimizer(learning_rate: float = 3e-4) -> optax.GradientTransformation:
-    """Source: Loshchilov & Hutter 2019, with the betas of Brown et al. 2020."""
-    return optax.adamw(learning_rate, b1=0.9, b2=0.95, weight_decay=0.1)
+    """Source: Loshchilov & Hutter 2019."""
+    return optax.adamw(learning_rate, b1=B1, b2=B2, eps=EPS, weight_decay=DECAY)
+
+
+def optimizer_of_momenta(learning_rate: float = 3e-4) -> optax.GradientTransformation:
+    """The same of first moments in place of gradients; the second moments stay as `frozen` made them. Source: Tang et
+    al. 2021."""
+    after = optax.chain(optax.add_decayed_weights(DECAY), optax.scale_by_learning_rate(learning_rate))
+
+    def update(momenta: Parameters, moments: Any, master: Parameters | None = None) -> tuple[Parameters, Any]:
+        adam, *rest = moments
+        count = adam.count + 1
+        first = optax.tree.bias_correction(momenta, B1, count)
+        changes = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + EPS), first, adam.nu)
+        changes, rest = after.update(changes, tuple(rest), master)
+        return changes, (adam._replace(count=count, mu=momenta), *rest)
+
+    return optax.GradientTransformation(optimizer(learning_rate).init, update)
+
+
+def momenta(gradients: Parameters, moments: Any) -> Parameters:
+    """The first moments that these gradients lead to."""
+    return jax.tree.map(lambda m, g: B1 * m + (1 - B1) * g, moments[0].mu, gradients)
+
+
+def frozen(moments: Any) -> Any:
+    """With second moments that are no longer too small for having begun at 0; those of no step at all stay 0."""
+    adam, *rest = moments
+    share = jnp.where(adam.count > 0, 1 - B2**adam.count, 1)
+    return (adam._replace(nu=jax.tree.map(lambda v: v / share, adam.nu)), *rest)
 
 
 def is_weight(x: Any) -> bool:

@@ -159,8 +159,9 @@ T7 = Behaviour(
     id="T7",
     platform=Platform.TPU,
     certainty=Certainty.READABLE,
-    effect="an all-gather of a tiny array becomes a masked all-reduce of the same payload: twice the wire bytes",
-    when="an array of a few rows or scalars",
+    effect="an all-gather of a tiny or uneven array becomes a masked all-reduce of the same payload: twice the bytes",
+    when="an array of a few rows or scalars, or a vector of any length that is no multiple of 128",
+    remedy="pad what is gathered to rows of 128",
     recognise=_masked_sum,
 )
 

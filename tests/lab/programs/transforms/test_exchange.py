@@ -1,0 +1,167 @@
+"""Exchanges of gradients in a training step: what theory asks of them and what they keep, in bytes; and three whole
+steps of those that lose nothing against the reference."""
+
+from dataclasses import replace
+
+import pytest
+
+from lab.book.compression import low_rank_ratio, sparse_ratio
+from lab.core.ledger import Kind
+from lab.harness.decoder.compressed import SMALL, CompressedShape
+from lab.harness.decoder.three_steps import compare_steps
+from lab.harness.registry import load
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.errors import UsageError
+from lab.meshes.targets import parse_target
+from lab.programs.memory.state import static_bytes
+from lab.programs.models.shape import DecoderShape
+from lab.programs.pipelines.program import PipelineShape
+from lab.programs.pipelines.program import step as pipeline_step
+from lab.programs.strategies.data_parallel import DATA_PARALLEL
+from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
+from lab.programs.strategies.zero1 import ZERO1
+from lab.programs.strategies.zero3 import ZERO3
+from lab.programs.transforms.methods import METHODS
+from lab.programs.transforms.power_sgd import Matrices, matrices, power_sgd
+from lab.programs.transforms.sparse import random_k, top_k
+
+DATA8 = Axes.of({"data": 8})
+SHAPE = DecoderShape().shrunk()
+MATRICES = 2 * (4 * 48 * 64 - 2 * 48 * 32 + 3 * 48 * 80) + 2 * 96 * 48
+"""Two layers of queries and outputs 48 x 64, keys and values 48 x 32, three matrices 48 x 80; embedding and head."""
+NORMS = 5 * 48
+
+
+def sent(strategy, axes=DATA8, shape=SHAPE):
+    return sorted(
+        (str(t.kind), t.dtype, t.payload_bytes)
+        for t in strategy.predict(shape, axes).transfers
+        if t.scope == "exchange"
+    )
+
+
+def test_data_parallelism_of_48_wide_layers_has_50688_numbers_in_matrices():
+    asked = DATA_PARALLEL.predict(SHAPE, DATA8).transfers
+    assert MATRICES == 50_688
+    assert sum(t.payload_bytes * t.executions for t in asked if t.scope != "loss") == 4 * (MATRICES + NORMS)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_norms_and_the_loss_are_still_summed_in_full(method):
+    asked = (DATA_PARALLEL | METHODS[method](4, 0.01)).predict(SHAPE, DATA8).transfers
+    rest = [t.payload_bytes for t in asked if t.scope != "exchange"]
+    assert sorted(rest) == [4, 4 * 48, 2 * 4 * 48, 2 * 4 * 48]
+
+
+def test_8_bits_send_a_byte_a_number_and_a_scale_for_128_there_and_back():
+    whole = -(-MATRICES // (8 * 128)) * 8 * 128
+    assert sent(DATA_PARALLEL | METHODS["int8"](0, 0)) == [
+        ("all_gather", "f32", whole // 32),
+        ("all_gather", "s8", whole),
+        ("all_to_all", "f32", whole // 32),
+        ("all_to_all", "s8", whole),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "bits", "block"), [("qsgd", 4, 512), ("terngrad", 2, 512), ("one_bit_adam", 1, 1024)]
+)
+def test_fewer_bits_share_bytes(method, bits, block):
+    whole = -(-MATRICES // (8 * block)) * 8 * block
+    codes, scales = whole * bits // 8, whole // block * 4
+    exchanged = sent(DATA_PARALLEL | METHODS[method](0, 0))
+    assert sorted(exchanged) == sorted(
+        (kind, dtype, size) for kind in ("all_gather", "all_to_all") for dtype, size in (("u8", codes), ("f32", scales))
+    )
+
+
+def test_top_1_percent_gathers_values_and_indices_of_every_rank_and_random_ones_values_alone():
+    kept = -(-MATRICES // 100 // 128) * 128
+    assert kept * 8 / MATRICES == pytest.approx(sparse_ratio(0.01) * 4, rel=0.3)
+    gathered = 8 * kept * 4
+    assert sent(DATA_PARALLEL | top_k(0.01)) == [("all_gather", "f32", gathered), ("all_gather", "s32", gathered)]
+    assert sent(DATA_PARALLEL | random_k(0.01)) == [("all_reduce", "f32", kept * 4)]
+
+
+def test_factors_of_rank_2_are_as_much_smaller_as_the_book_says():
+    asked = sent(DATA_PARALLEL | power_sgd(2))
+    book = sum(
+        stack * rows * columns * low_rank_ratio(rows, columns, 2)
+        for stack, rows, columns in [(2, 48, 64)] * 2 + [(2, 48, 32)] * 2 + [(2, 48, 80)] * 3 + [(1, 96, 48)] * 2
+    )
+    assert {kind for kind, *_ in asked} == {"all_reduce"} and sum(size for *_, size in asked) == 4 * book
+
+
+@pytest.mark.parametrize(
+    ("sizes", "found"),
+    [
+        ((4, 48, 8, 2, 4), Matrices((4,), 48, 64)),
+        ((4, 8, 2, 4, 48), Matrices((4,), 64, 48)),
+        ((96, 48), Matrices((), 96, 48)),
+    ],
+)
+def test_a_matrix_of_several_dims_is_cut_where_its_factors_are_smallest(sizes, found):
+    assert matrices(sizes) == found
+
+
+@pytest.mark.parametrize(
+    ("method", "kept"),
+    [
+        ("int8", 0),
+        ("qsgd", 0),
+        ("top_k", 4 * MATRICES),
+        ("random_k", 4 * MATRICES),
+        ("one_bit_adam", 4 * (57344 + 57344 // 8)),
+    ],
+)
+def test_errors_fed_back_take_4_bytes_a_number_between_steps(method, kept):
+    exchanged = DATA_PARALLEL | METHODS[method](4, 0.01)
+    assert static_bytes(exchanged, SHAPE, DATA8) - static_bytes(DATA_PARALLEL, SHAPE, DATA8) == kept
+
+
+def test_of_weights_split_over_tensor_each_rank_exchanges_its_part():
+    mesh = Axes.of({"data": 2, "tensor": 4})
+    asked = (DATA_PARALLEL | TENSOR_PARALLEL | random_k(1.0)).predict(SHAPE, mesh).transfers
+    (exchanged,) = (t for t in asked if t.scope == "exchange")
+    assert (exchanged.kind, exchanged.axes, exchanged.payload_bytes) == (Kind.ALL_REDUCE, ("data",), MATRICES)
+
+
+def test_two_exchanges_do_not_compose_and_one_is_one_with_itself():
+    assert (top_k(0.01) | top_k(0.01)).exchange is top_k(0.01).exchange
+    with pytest.raises(UsageError, match="two strategies both exchange gradients"):
+        top_k(0.01) | random_k(0.01)
+
+
+@pytest.mark.parametrize(("strategy", "axis"), [(ZERO3, "fsdp"), (ZERO1, "data")])
+def test_where_no_whole_gradient_is_summed_there_is_none_to_exchange(strategy, axis):
+    with pytest.raises(UsageError, match="there is none to exchange; compose with DATA_PARALLEL"):
+        (strategy | top_k(0.01)).predict(SHAPE, Axes.of({axis: 8}))
+
+
+def test_a_pipeline_refuses_an_exchange():
+    mesh = make_mesh(parse_target("cpu:8"), Axes.of({"data": 4, "pipe": 2}))
+    with pytest.raises(UsageError, match="an exchange of gradients with the axis pipe"):
+        pipeline_step(DATA_PARALLEL | top_k(0.01), PipelineShape(), mesh)
+
+
+def test_a_method_by_a_wrong_name_and_a_share_of_nothing_are_refused():
+    with pytest.raises(UsageError, match="no method 'topk'"):
+        CompressedShape(method="topk")
+    with pytest.raises(UsageError, match="share=0: expected"):
+        CompressedShape(share=0.0)
+
+
+def test_numbers_of_a_method_that_always_rounds_are_said_not_to_be_compared():
+    with pytest.raises(UsageError, match="int8 rounds all that it sends"):
+        SMALL.choosing(method="int8")
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_three_steps_of_factors_of_full_rank_or_all_random_numbers_are_those_of_one_device(accumulation):
+    method = {1: "power_sgd", 2: "random_k"}[accumulation]
+    mesh = make_mesh(parse_target("cpu:8"), DATA8)
+    shape = replace(SMALL, layers=2, method=method, accumulation=accumulation)
+    found = compare_steps(load("ch28_step"), "explicit", mesh, shape)
+    assert found.steps == 3 and found.worst_relative_error <= found.tolerance
