@@ -13,7 +13,7 @@ from lab import zoo
 from lab.attention.mask import Mask
 from lab.meshes.errors import UsageError
 
-DTYPES = {"bf16": jnp.bfloat16, "f32": jnp.float32}
+DTYPES = {"bf16": jnp.bfloat16, "f16": jnp.float16, "f32": jnp.float32}
 ROUTERS = ("softmax", "sigmoid_bias", "expert_choice")
 SMALL_LATENT = {"query_rank": 24, "kv_rank": 16, "rope_dim": 6}
 DISPATCHES = ("slots", "padded", "ragged")
@@ -78,8 +78,8 @@ class DecoderShape:
       mtp: 1: a further layer predicts the token after the next from the stream and the next token, with the embedding
         and the head of the first prediction (multi-token prediction, DeepSeek-V3, section 2.2); 0: none does.
       mtp_weight: of its loss, which is added to that of the next token.
-      dtype: of activations and of weights in use, as XLA names it: "bf16" or "f32". Master weights and moments are
-        float32.
+      dtype: of activations and of weights in use, as XLA names it: "bf16", "f16" (losses are scaled) or "f32".
+        Master weights and moments are float32.
       remat: what the backward pass computes again: "none": nothing; "selective": scores and softmax (Korthikanti et al.
         2022); "dots": all but products with weights; "names": all but what a block adds to the residual; "full": each
         layer from its input; "offload": the same, and the input waits in the host's memory.
@@ -170,7 +170,7 @@ class DecoderShape:
         if self.mtp not in (0, 1) or not 0 < self.mtp_weight < inf:
             raise UsageError(f"mtp={self.mtp}, mtp_weight={self.mtp_weight}: expected mtp 0 or 1 and a weight above 0")
         if self.dtype not in DTYPES:
-            raise UsageError(f"dtype={self.dtype}: expected {' or '.join(DTYPES)}")
+            raise UsageError(f"dtype={self.dtype}: expected one of {', '.join(DTYPES)}")
         for name, known in (
             ("activation", ACTIVATIONS),
             ("remat", (*REMATS, OFFLOAD)),

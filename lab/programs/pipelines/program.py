@@ -34,6 +34,7 @@ from lab.programs.pipelines.stages import layers_of_chunks, predicts_further
 from lab.programs.pipelines.table import Job, Row, Table, one_way, table_of
 from lab.programs.strategies import program as strategies
 from lab.programs.strategies.anchored import hooks_of_pairs
+from lab.programs.strategies.loss_scale import NEEDS_SCALE
 from lab.programs.strategies.program import (
     PlacedStrategy,
     Program,
@@ -311,12 +312,14 @@ def pipeline(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Pipeline:
 
 
 def refuse(strategy: Strategy, shape: PipelineShape, names: tuple[str, ...]) -> None:
-    """Raises UsageError where a pipeline does not run, however its dims split: an exchange of gradients, and ZeRO-2 of
-    gradients that are put off."""
+    """Raises UsageError where a pipeline does not run, however its dims split: an exchange of gradients, losses that
+    are scaled, and ZeRO-2 of gradients that are put off."""
     if strategy.exchange:
         raise UsageError(
             "an exchange of gradients with the axis pipe: a pipeline sums gradients in full; drop one of them"
         )
+    if shape.dtype == NEEDS_SCALE:
+        raise UsageError(f"dtype={shape.dtype} in a pipeline, which scales no losses; use bf16")
     if strategy.is_anchored and shape.schedule.startswith("zb"):
         raise UsageError(
             f"ZeRO-2 with schedule={shape.schedule}: a gradient that is put off is found whole, and would be scattered "

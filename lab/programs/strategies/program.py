@@ -27,8 +27,10 @@ from lab.programs.models import decoder
 from lab.programs.models.collective_hooks import CollectiveHooks, Dims, Hook, unchanged
 from lab.programs.models.decoder import Parameter, Parameters
 from lab.programs.models.shape import DTYPES, DecoderShape
+from lab.programs.strategies import loss_scale
 from lab.programs.strategies.anchored import hooks_of_pairs
 from lab.programs.strategies.exchanged import exchanged, first_memory, memory_specs
+from lab.programs.strategies.loss_scale import NEEDS_SCALE, over_scale, times_scale, where_finite, without
 from lab.programs.strategies.strategy import RESIDUAL, TABLE, Pair, Strategy
 from lab.programs.strategies.update import (
     clipped,
@@ -135,7 +137,8 @@ def with_exchange(strategy: Strategy, axes: Axes, state: TrainState) -> TrainSta
 def _state(shape: DecoderShape, has_master: bool, master: Parameters) -> TrainState:
     # Copied, since a step takes its whole state over, and in float32 a cast is no copy.
     weights = jax.tree.map(jnp.copy, in_use(master, shape)) if has_master else None
-    return TrainState(master, optimizer().init(master), weights)
+    moments = optimizer().init(master)
+    return TrainState(master, (*moments, loss_scale.initial()) if shape.dtype == NEEDS_SCALE else moments, weights)
 
 
 @cache
@@ -158,6 +161,10 @@ def spread_over(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh)
             "one of these"
         )
     placed = PlacedStrategy(strategy.in_formats, shape, typed(mesh) if style == "typed" else mesh)
+    if strategy.exchange and shape.dtype == NEEDS_SCALE:
+        raise UsageError(
+            f"dtype={shape.dtype} with an exchange of gradients: a step that overflows would spoil its memory; use bf16"
+        )
     strategy.check(shape, placed.axes)
     _check_dispatch(shape, style, mesh)
     if style != "explicit":
@@ -297,12 +304,14 @@ def explicit_gradients(placed: PlacedStrategy) -> Callable[..., Found]:
 
     def find(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> Found:
         if shape.accumulation == 1 and not strategy.sums_late:
-            return jax.value_and_grad(mean_loss)(state.master, tokens_BS, targets_BS, shape, in_backward)
+            of_scaled = jax.value_and_grad(times_scale(mean_loss, state.moments))
+            return over_scale(of_scaled(state.master, tokens_BS, targets_BS, shape, in_backward), state.moments)
         if strategy.exchange and state.weights is None:
             # So that gradients that are not exchanged are summed in the dtype of the products.
             state = state._replace(weights=in_use(state.master, shape))
         loss, gradients = _of_own_tokens(placed, state, tokens_BS, targets_BS)
-        return total(loss), each(gradients, lambda g: reduced(strategy, g.get_value(), g.dims))
+        found = total(loss), each(gradients, lambda g: reduced(strategy, g.get_value(), g.dims))
+        return over_scale(found, state.moments)
 
     return find
 
@@ -329,7 +338,7 @@ def _of_own_tokens(placed: PlacedStrategy, state: TrainState, tokens_BS: jax.Arr
         weights = paired(strategy, own, variables) if strategy.is_anchored else variables
         return mean_loss(weights, tokens_BS, targets_BS, shape, hooks_of_pairs(strategy))
 
-    find = partial(jax.value_and_grad(loss_of), variables)
+    find = partial(jax.value_and_grad(times_scale(loss_of, state.moments)), variables)
     if shape.accumulation == 1:
         return find(tokens_BS, targets_BS)
     # Varying as the tokens are, along axes of replicas too.
@@ -386,12 +395,13 @@ def declared_gradients(placed: PlacedStrategy) -> Callable[..., Found]:
 
     def find(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> Found:
         weights = state.master if state.weights is None else state.weights
-        found = partial(jax.value_and_grad(loss_of), weights)
+        found = partial(jax.value_and_grad(times_scale(loss_of, state.moments)), weights)
         if shape.accumulation == 1:
             loss, gradients = found(tokens_BS, targets_BS)
         else:
             nothing = jnp.zeros(()), jax.tree.map(lambda w: jnp.zeros_like(w, jnp.float32), weights)
             loss, gradients = summed(found, nothing, *split(shape, tokens_BS, targets_BS))
+        loss, gradients = over_scale((loss, gradients), state.moments)
         return loss, each(gradients, lambda g: _held(placed, g.get_value(), *_places(strategy, g.dims)))
 
     return find
@@ -481,7 +491,8 @@ def update(
     with jax.named_scope("update"):
         exchange = placed.strategy.exchange
         rule = optimizer_of_momenta() if exchange and exchange.of_momentum else optimizer()
-        master, moments = updated(rule, clipped(gradients, norm), state.moments, state.master)
+        found = updated(rule, clipped(gradients, norm), without(state.moments), state.master)
+        master, moments = where_finite(norm, found, (state.master, state.moments))
     if state.weights is None:
         return TrainState(master, moments, None), norm
     new = in_use(master, placed.shape)

@@ -119,9 +119,9 @@ def rounded(x_ADB: jax.Array, narrow: Narrow) -> jax.Array:
 
 def _in_blocks(x_ADB: jax.Array, block: int) -> tuple[jax.Array, int | None]:
     """With blocks as a dim of their own, and which; None: all are one."""
-    *first, A, D, B = x_ADB.shape
     if not block:
         return x_ADB, None
+    *first, A, D, B = x_ADB.shape
     if B > 1:
         return x_ADB.reshape(*first, A, D, B // block, block), len(first) + 3
     return x_ADB.reshape(*first, A // block, block, D, 1), len(first) + 1

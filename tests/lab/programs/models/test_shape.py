@@ -86,7 +86,7 @@ def test_an_unknown_preset_lists_the_known():
         ({"accumulation": 0}, "accumulation=0: expected 1 or more"),
         ({"head_dim": 7}, "head_dim=7: expected an even number, since rotary embeddings rotate pairs"),
         ({"head_dim": 0}, "head_dim=0: expected an even number, since rotary embeddings rotate pairs"),
-        ({"dtype": "f64"}, "dtype=f64: expected bf16 or f32"),
+        ({"dtype": "f64"}, "dtype=f64: expected one of bf16, f16, f32"),
         (
             {"kv_rank": 8},
             "query_rank=0, kv_rank=8, rope_dim=0: expected all of them above 0 and rope_dim even, or all of them 0",
