@@ -1,8 +1,11 @@
 """Part VII: stragglers, stale gradients, and synchronising less often (Ch. 29)."""
 
+from fractions import Fraction
+
 import numpy as np
 
-from lab.book.checks import count, not_negative, positive
+from lab.book.checks import Exact, count, finite, not_negative, positive, ratio, share
+from lab.book.collectives import all_reduce_wire_bytes
 
 EULER = 0.5772156649015329
 
@@ -80,3 +83,50 @@ def synchronised_bytes(parameters: int, bytes_per_element: int, steps: int, loca
     `ch29.exercise_tables`."""
     positive(parameters=parameters, bytes_per_element=bytes_per_element, steps=steps, local_steps=local_steps)
     return parameters * bytes_per_element * (steps / local_steps)
+
+
+def meeting_wire_bytes(parameters: Exact, replicas: int, bits: int = 32, block: int = 0) -> Fraction:
+    """2 (R - 1) / R Psi (b / 8 + 4 / block) bytes that one of R replicas sends for one mean of Psi numbers of b bits,
+    each block of which has a float32 scale (0: none): of 32 bits an all-reduce, of fewer an all-to-all and an
+    all-gather.
+
+    Source: Ch. 29, `ch29.diloco`; Douillard et al. 2025, arXiv:2501.18512, for four bits.
+    """
+    positive(parameters=parameters, bits=bits)
+    not_negative(block=block)
+    of_scale = ratio(4, block) if block else Fraction(0)
+    return all_reduce_wire_bytes(parameters * (ratio(bits, 8) + of_scale), replicas)
+
+
+def mean_bytes_of_step(meeting_bytes: Exact, local_steps: int) -> Fraction:
+    """1 / h of a round's bytes. Source: Ch. 29, `ch29.local_sgd`, `ch29.diloco`."""
+    not_negative(meeting_bytes=meeting_bytes)
+    positive(local_steps=local_steps)
+    return ratio(meeting_bytes, local_steps)
+
+
+def fragment_bytes(meeting_bytes: Exact, fragments: int) -> Fraction:
+    """1 / F of them, the most that leaves at once where F equal fragments meet in turn. Source: Douillard et al. 2025,
+    arXiv:2501.18512."""
+    not_negative(meeting_bytes=meeting_bytes)
+    count(fragments=fragments)
+    return ratio(meeting_bytes, fragments)
+
+
+def outer_state_bytes(parameters: int) -> int:
+    """8 Psi: the weights after the last meeting and the outer momentum, float32. Source: Ch. 29, `ch29.diloco`
+    (Douillard et al. 2023, arXiv:2311.08105)."""
+    positive(parameters=parameters)
+    return 8 * parameters
+
+
+def nesterov(
+    weight: float, momentum: float, change: float, rate: float = 0.7, decay: float = 0.9
+) -> tuple[float, float]:
+    """(w - r (m u + d), u) with u = m u + d: DiLoCo's outer step. Source: Ch. 29, `ch29.diloco` as corrected
+    (6-8:D-74)."""
+    finite(weight=weight, momentum=momentum, change=change)
+    share(decay=decay)
+    positive(rate=rate)
+    momentum = decay * momentum + change
+    return weight - rate * (decay * momentum + change), momentum

@@ -444,6 +444,7 @@ class Ledger:
       host_copies: between the device's memory and its host's; None where there are none.
       notes: whatever could not be read, or was read with an assumption.
       is_complete: nothing that communicates is known to be left out; the notes tell what is.
+      steps: that the program takes at once: everything is of a round of so many.
     """
 
     transfers: tuple[Transfer, ...]
@@ -459,6 +460,7 @@ class Ledger:
     flops_rematerialized: Mapping[str, int] = field(default_factory=dict)
     flops_padded: Mapping[str, int] = field(default_factory=dict)
     host_copies: HostCopies | None = None
+    steps: int = 1
 
     @property
     def flops_added(self) -> Mapping[str, int]:
@@ -468,6 +470,20 @@ class Ledger:
     def split(self) -> Ledger:
         """Combined operations as one transfer an operand."""
         return replace(self, transfers=tuple(part for t in self.transfers for part in t.split()))
+
+    def of_round(self, steps: int) -> Ledger:
+        """Of a round of so many steps, in one of which every branch runs, and in the others none; a program without
+        transfers in branches is such a round itself."""
+        if not any(t.conditional for t in self.transfers):
+            return replace(self, steps=steps)
+
+        def often(t: Transfer) -> int | None:
+            return t.executions if t.conditional or t.executions is None else steps * t.executions
+
+        in_branches = sum(self.flops_in_branches.values())
+        flops = None if self.flops is None else steps * (self.flops - in_branches) + in_branches
+        transfers = tuple(replace(t, executions=often(t)) for t in self.transfers)
+        return replace(self, transfers=transfers, flops=flops, steps=steps)
 
     def totals(self) -> Totals:
         return Totals.of(self.transfers)
@@ -502,6 +518,7 @@ class Ledger:
             flops_rematerialized=self.flops_rematerialized or UNSET,
             flops_padded=self.flops_padded or UNSET,
             host_copies=self.host_copies or UNSET,
+            steps=UNSET if self.steps == 1 else self.steps,
             room=UNSET if room is None or peak is None else room.json_object(peak),
         )
 
@@ -570,6 +587,7 @@ class LedgerJson:
     flops_rematerialized: Mapping[str, Count] | UnsetType = UNSET
     flops_padded: Mapping[str, Count] | UnsetType = UNSET
     host_copies: HostCopies | UnsetType = UNSET
+    steps: Size | UnsetType = UNSET
     room: RoomJson | UnsetType = UNSET
 
     def ledger(self) -> Ledger:
@@ -587,6 +605,7 @@ class LedgerJson:
             flops_rematerialized=self.flops_rematerialized or {},
             flops_padded=self.flops_padded or {},
             host_copies=self.host_copies or None,
+            steps=self.steps or 1,
         )
 
 

@@ -20,7 +20,7 @@ from lab.zoo.runs import PublishedRun
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
-    from lab.harness.result import Composition
+    from lab.harness.result import Composition, Numerics
 
 STYLES = ("declared", "explicit")
 TARGETS = ("cpu:8", "gpu:h100:2x8", "tpu:v5p:2x2x4")
@@ -86,6 +86,8 @@ class Experiment:
       claims: (parameters, axes, measured ledger) to what that ledger decides.
       reference: parameters to the function on one device whose results a small program must reach; None for a step.
       step: of a training step of the decoder, how three of them are run, to be compared with `lab.reference`.
+      compare: (style, parameters, mesh) to how far results are from one device's, of a program that takes no random
+        arguments and is no step.
       memory: (style, parameters, axes, bytes of memory or None) to the bytes that theory puts on one device when it
         holds most, by the id of the term, the arguments first.
       host_bytes: (parameters, axes) to the bytes that cross the link between a device and its host in a step, there and
@@ -115,6 +117,7 @@ class Experiment:
     published: Callable[[Any], PublishedRun | None] = lambda parameters: None
     reference: Callable[[Any], Callable[..., Any]] | None = None
     step: TrainingStep | None = None
+    compare: Callable[[str, Any, Mesh], Numerics] | None = None
     memory: Callable[[str, Any, Axes, int | None], Terms] | None = None
     host_bytes: Callable[[Any, Axes], int] = lambda parameters, axes: 0
     state: Callable[[Any, Mesh], Any] | None = None

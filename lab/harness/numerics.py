@@ -43,6 +43,8 @@ def numerics(experiment: Experiment, style: str, mesh: Mesh, parameters: Any) ->
     """
     if experiment.step:
         return compare_steps(experiment, style, mesh, parameters)
+    if experiment.compare:
+        return experiment.compare(style, parameters, mesh)
     function, shapes = experiment.build(style, parameters, mesh)
     inputs, shardings = _random(shapes), jax.tree.map(lambda shape: shape.sharding, shapes)
     with jax.default_matmul_precision("highest"):

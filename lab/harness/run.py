@@ -95,7 +95,7 @@ def run(
     except (WrongResults, Refused, jax.errors.JaxRuntimeError) as refusal:
         return result(0.0, 0.0, failure=named_refusal(one_line(refusal), where.platform))
     program, read_seconds = timed(lambda: _program(compiled, mesh, axes, target, experiment.name))
-    measured = program.ledger
+    measured = replace(program.ledger, steps=predicted.steps)
     settlement = settle(predicted, measured, where)
     claims = claims_of(experiment, parameters, axes, predicted, measured, settlement)
     failure = ineffective_sharding(experiment, parameters, mesh, compiled, settlement) or not_donated(
@@ -145,7 +145,7 @@ def _check_use(experiment: Experiment, args: Any, predicted: Ledger, axes: Axes)
 
 def _numbers(experiment: Experiment, style: str, mesh: Mesh, parameters: Any) -> tuple[Numerics | None, str | None]:
     """Checked, or why not."""
-    if experiment.step is None and experiment.reference is None:
+    if experiment.step is None and experiment.reference is None and experiment.compare is None:
         return None, "it rounds on purpose, so that no float32 reference has its numbers"
     try:
         return numerics(experiment, style, mesh, numeric_sizes(experiment, parameters)), None

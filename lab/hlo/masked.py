@@ -148,21 +148,33 @@ def _is_table(value: Instruction | None, computation: Computation, module: Modul
 
 
 def _before_loop(
-    element: Instruction, body: Computation, module: Module
+    element: Instruction, computation: Computation, module: Module
 ) -> tuple[Instruction | None, Computation] | None:
-    """What an element of a loop's state is before the loop, where no iteration changes it."""
-    state, index, root = _defined(element, 0, body), (element.attribute("index") or "")[:9], body.root
-    if state is None or state.opcode != "parameter" or not index.isdecimal() or root is None or root.opcode != "tuple":
+    """What an element of a loop's state, in its body or after it, is before the loop, where no iteration changes it."""
+    state, index = _defined(element, 0, computation), (element.attribute("index") or "")[:9]
+    if state is None or not index.isdecimal():
         return None
-    after = _defined(root, int(index), body)
-    is_kept = after is not None and after.opcode == "get-tuple-element" and after.attribute("index") == index
-    loops = [(loop, around) for loop, around in module.having(_LOOPS) if loop.attribute("body") == body.name]
-    if after is None or not is_kept or _defined(after, 0, body) is not state or len(loops) != 1:
-        return None
-    loop, around = loops[0]
+    if state.opcode == "while":
+        loop, around, body = state, computation, module.computations.get(state.attribute("body") or "")
+    else:
+        loops = [(one, other) for one, other in module.having(_LOOPS) if one.attribute("body") == computation.name]
+        if state.opcode != "parameter" or len(loops) != 1:
+            return None
+        (loop, around), body = loops[0], computation
     before = _defined(loop, 0, around)
-    is_tuple = before is not None and before.opcode == "tuple"
-    return (_defined(before, int(index), around), around) if before is not None and is_tuple else None
+    if body is None or before is None or before.opcode != "tuple" or not _is_kept(int(index), body):
+        return None
+    return _defined(before, int(index), around), around
+
+
+def _is_kept(index: int, body: Computation) -> bool:
+    """Whether each iteration gives on an element of the state as it is."""
+    root = body.root
+    after = _defined(root, index, body) if root is not None and root.opcode == "tuple" else None
+    if after is None or after.opcode != "get-tuple-element" or after.attribute("index") != str(index):
+        return False
+    state = _defined(after, 0, body)
+    return state is not None and state.opcode == "parameter"
 
 
 def _source(value: Instruction, computation: Computation) -> Instruction:

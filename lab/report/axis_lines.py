@@ -29,7 +29,14 @@ def axis_lines(ledger: Ledger) -> list[str]:
     if not ledger.mesh or not sent:
         return []
     whole, place = ledger.totals(), Place.of(ledger)
-    return [_line(span, some, whole, place) for span, some in _largest_first(sent)] + _idle(ledger)
+    of_step = [_of_step(some, ledger.steps) for _, some in _largest_first(sent)]
+    lines = [_line(span, some, whole, place) for span, some in _largest_first(sent)]
+    return [f"{line}{each}" for line, each in zip(lines, of_step, strict=True)] + _idle(ledger)
+
+
+def _of_step(transfers: Sequence[Transfer], steps: int) -> str:
+    wire = Totals.of(transfers).wire_bytes
+    return f"; {bytes_text(wire / steps)} a step of the {steps:,} of a round" if steps > 1 else ""
 
 
 def _largest_first(some: Mapping[str, Sequence[Transfer]]) -> list[tuple[str, Sequence[Transfer]]]:

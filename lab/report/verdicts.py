@@ -217,8 +217,11 @@ def on_the_wire(result: Result) -> list[str]:
     by_rules = exact(settled_by_rules) if any(others) else "all"
     in_branches = any(t.conditional for t in measured_transfers(result))
     most, if_taken = ("at most ", ", if every branch runs") if in_branches else ("", "")
+    steps = result.measured.steps if result.measured else 1
+    often = "step" if steps == 1 else f"round of {steps:,} steps"
+    sent = exact(settled_by_rules + sum(others))
     return [
-        f"each device of the compiled program sends {most}{exact(settled_by_rules + sum(others))} B a step{if_taken}: "
+        f"each device of the compiled program sends {most}{sent} B a {often}{if_taken}: "
         f"{by_rules} exact or explained, {attributed} attributed, {unexplained} unexplained",
         *taken_by_size([result]),
         *not_stated([result]),

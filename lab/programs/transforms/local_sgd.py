@@ -401,7 +401,8 @@ def predict(rounds: Rounds, shape: RoundShape, axes: Axes) -> Ledger:
     # Plain descent clips nothing, and so needs no norm.
     needed = (t for t in steps if rounds.outer or t.scope != CLIPPING)
     repeated = (replace(t, executions=shape.every * known(t.executions)) for t in needed)
-    return Ledger((*repeated, *_between_replicas(strategy, shape, axes)), devices=axes.size, mesh=axes.shape)
+    transfers = (*repeated, *_between_replicas(strategy, shape, axes))
+    return Ledger(transfers, devices=axes.size, mesh=axes.shape, steps=shape.every)
 
 
 def _between_replicas(strategy: Strategy, shape: RoundShape, axes: Axes) -> Iterator[Transfer]:

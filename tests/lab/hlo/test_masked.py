@@ -228,6 +228,32 @@ def test_places_are_known_in_a_loop_where_no_iteration_changes_what_tells_them(b
     assert found.is_masked_gather is is_own
 
 
+EARLIER = f"""\
+%earlier (e: {STATE}) -> {STATE} {{
+  %e = {STATE} parameter(0)
+  %w.2 = f32[16]{{0}} get-tuple-element(%e), index=0
+  %table.2 = u32[4]{{0}} get-tuple-element(%e), index=1
+  %size.2 = u32[1]{{0}} get-tuple-element(%e), index=2
+  %x.2 = f32[64]{{0}} get-tuple-element(%e), index=3
+  %table.4 = u32[4]{{0}} custom-call(%table.2), custom_call_target="other"
+  ROOT %again = {STATE} tuple(%w.2, TABLE, %size.2, %x.2)
+}}
+
+"""
+AFTER_IT = f"""\
+  %first = {STATE} while(%start), condition=%condition, body=%earlier
+  %table.3 = u32[4]{{0}} get-tuple-element(%first), index=1
+  %second = {STATE} tuple(%w.1, %table.3, %size.1, %x)
+  ROOT %loop = {STATE} while(%second)"""
+
+
+@pytest.mark.parametrize(("table", "is_own"), [("%table.2", True), ("%table.4", False)], ids=["kept", "changed"])
+def test_places_are_known_after_a_loop_that_kept_what_tells_them(table, is_own):
+    text = LOOP.replace(f"  ROOT %loop = {STATE} while(%start)", AFTER_IT)
+    (found,) = read_text(TEXT.partition("%placed")[0] + EARLIER.replace("TABLE", table) + text).transfers
+    assert found.is_masked_gather is is_own
+
+
 def test_in_a_program_of_replicas_no_place_is_known():
     (found,) = read_text(TEXT.replace("num_partitions=4", "replica_count=4").replace("MADE", ALONE)).transfers
     assert not found.is_masked_gather

@@ -1,0 +1,116 @@
+"""Rounds of local SGD and DiLoCo: what they compute and send."""
+
+from dataclasses import replace
+
+import pytest
+
+from lab.core.ledger import Memory
+from lab.harness.decoder.rounds import SMALL_ROUND
+from lab.harness.registry import load
+from lab.harness.run import run
+from lab.meshes import plugins
+from lab.meshes.axes import Axes
+from lab.meshes.targets import parse_target
+from lab.programs.transforms.local_sgd import RoundShape
+from lab.settle import Verdict
+from tests.long_tests import long
+
+TWO_SLICES = Axes.of({"replica": 2, "fsdp": 128})
+ON_GPUS = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
+ON_TPUS = pytest.mark.skipif(not plugins.installed("tpu"), reason="the compile-only plugin for TPUs is not installed")
+
+
+def verdicts(name: str, **choices) -> dict[str | None, str]:
+    """What theory's own transfers say of the claims."""
+    experiment = load(name)
+    shape = replace(experiment.parameters, **choices)
+    ideal = experiment.predict(shape, TWO_SLICES)
+    return {claim.statement: str(claim.verdict) for claim in experiment.claims(shape, TWO_SLICES, ideal)}
+
+
+@pytest.mark.parametrize("outer", ["f32", "int8", "int4"])
+@pytest.mark.parametrize("fragments", [1, 8])
+def test_a_round_sends_the_weights_once_in_whatever_format_and_fragments(outer, fragments):
+    found = verdicts("ch29_diloco", outer=outer, fragments=fragments)
+    assert set(found.values()) == {"confirmed"}
+    assert len(found) == 2 + (fragments > 1)
+
+
+def test_a_round_of_500_steps_sends_between_replicas_what_one_does_and_inside_500_times_as_much():
+    experiment = load("ch29_diloco")
+    rounds = {h: experiment.predict(replace(experiment.parameters, every=h), TWO_SLICES) for h in (1, 500)}
+    between, inside = (
+        {
+            h: sum(t.executions * t.wire_bytes for t in ledger.transfers if t.axes == axes)
+            for h, ledger in rounds.items()
+        }
+        for axes in (("replica",), ("fsdp",))
+    )
+    assert between[500] == between[1] and inside[500] == 500 * inside[1]
+    assert rounds[500].steps == 500
+
+
+def test_a_claim_on_state_needs_anchor_and_momentum_to_the_byte():
+    experiment = load("ch29_diloco")
+    ideal = experiment.predict(experiment.parameters, TWO_SLICES)
+    held = 82_206_724  # As compiled for tpu:v5p:4x4x8*2.
+
+    def of(arguments: int) -> str:
+        measured = replace(ideal, memory=Memory(arguments, 0, 0, 0, None))
+        return str(experiment.claims(experiment.parameters, TWO_SLICES, measured)[-1].verdict)
+
+    assert (of(held), of(held + 4)) == ("confirmed", "refuted")
+
+
+def settled(name: str, target: str, shape: RoundShape) -> None:
+    result = run(load(name), target=parse_target(target), style="explicit", parameters=shape)
+    assert (result.failure, result.settlement.unexplained, result.unchecked) == (None, (), None)
+    assert result.verdict in (Verdict.EXACT, Verdict.EXPLAINED)
+    assert result.is_fine and "confirmed" in {str(claim.verdict) for claim in result.claims}
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    [
+        pytest.param("ch29_local_sgd", {}, marks=long),
+        ("ch29_diloco", {"every": 5, "fragments": 2, "delay": 1}),
+        pytest.param("ch29_diloco", {"outer": "int4"}, marks=long),
+        pytest.param("ch29_diloco", {"outer": "int8", "accumulation": 2}, marks=long),
+    ],
+)
+def test_replicas_on_8_cpu_devices_learn_what_one_device_does_in_turn(name, choices):
+    settled(name, "cpu:8", replace(SMALL_ROUND, **choices))
+
+
+@pytest.mark.compiles
+@ON_GPUS
+@long
+@pytest.mark.parametrize("choices", [{"outer": "int8", "fragments": 2}, {"delay": 1}])
+def test_two_hosts_of_gpus_send_each_other_what_theory_says(choices):
+    settled("ch29_diloco", "gpu:h100:2x8", replace(SMALL_ROUND, batch=32, **choices))
+
+
+@pytest.mark.compiles
+@ON_TPUS
+def test_two_slices_send_each_other_what_theory_says():
+    """Of sizes that fill the tiles of a TPU."""
+    sizes = {"batch": 32, "length": 128, "embed": 512, "mlp": 1024, "vocab": 1024}
+    settled("ch29_diloco", "tpu:v5p:2x2x2*2", RoundShape(every=8, fragments=2, outer="int4", **sizes))
+
+
+@pytest.mark.compiles
+@ON_TPUS
+@long
+@pytest.mark.parametrize("outer", ["f32", "int4"])
+def test_two_slices_of_128_send_the_predicted_bytes_of_a_step_of_500(outer):
+    experiment = load("ch29_diloco")
+    shape, target = replace(experiment.parameters, fragments=8, outer=outer), parse_target("tpu:v5p:4x4x8*2")
+    result = run(experiment, target=target, style="explicit", parameters=shape)
+    predicted, compiled = (
+        sum(t.executions * t.wire_bytes for t in ledger.transfers if t.axes == ("replica",))
+        for ledger in (experiment.predict(shape, TWO_SLICES), result.measured)
+    )
+    assert result.verdict is Verdict.EXPLAINED and result.is_fine
+    assert compiled == predicted == {"f32": 16_031_744, "int4": 2_301_952}[outer]
+    assert result.measured.steps == 500
