@@ -26,6 +26,7 @@ ROOMS = (
     "lab.laws",
     "lab.resilience",
     "lab.guard",
+    "lab.frontier",
     "lab.report",
     "lab.cli",
     # Commands under the names that they had before: `python -m NAME`.

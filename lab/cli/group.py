@@ -9,6 +9,7 @@ from lab.cli.book import book
 from lab.cli.diff import diff
 from lab.cli.explain import explain
 from lab.cli.fit import fit
+from lab.cli.frontier import frontier
 from lab.cli.inspect import inspect
 from lab.cli.launch import launch
 from lab.cli.law import law
@@ -80,6 +81,7 @@ for _command in (
     explain,
     diff,
     upgrade,
+    frontier,
     targets,
     list_experiments,
     run,

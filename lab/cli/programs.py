@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from lab.compile import inspection, sources
@@ -18,9 +21,10 @@ from lab.core.note import Note, NoteKind
 from lab.core.room import Room
 from lab.diagnosis.program import Program
 from lab.diagnosis.remedy import NotApplicable, Remedy
+from lab.harness.settings import read_value
 from lab.meshes.axes import Axes, TypedAxes
 from lab.meshes.backends import make_mesh, prepare, target_devices
-from lab.meshes.errors import UsageError, text_of
+from lab.meshes.errors import UsageError, no_such, text_of
 from lab.meshes.platforms import Platform
 from lab.meshes.targets import Target, parse_target
 
@@ -74,6 +78,8 @@ def programs(
     remedy: Remedy = (),
     which: int | None = None,
     python: Python | None = None,
+    keywords: Mapping[str, str] = MappingProxyType({}),
+    is_alone: bool = False,
 ) -> list[T]:
     """What `of` makes of them: one of a text or of a function, one a module of a dump's folder, one a function of a
     script. What is not compiled yet is built and compiled in another process, with `of`.
@@ -82,6 +88,8 @@ def programs(
       remedy: changes that are made to a function before it is compiled.
       which: of a script's functions, to see this one alone.
       python: what runs `call`; by default this Python.
+      keywords: arguments of a builder behind its mesh, as text.
+      is_alone: the process that is called answers nothing else: a script may change what it likes there.
     Raises:
       NotApplicable: no such change can be made.
       UsageError: a text cannot be read; a function cannot be built or compiled, or ends the process.
@@ -89,7 +97,8 @@ def programs(
     if not source:
         raise UsageError("SOURCE is empty; expected a compiled text, the folder of an XLA dump, or file.py:build")
     if is_script(source) and target is not None and mesh is None:
-        with other_process(stage, python) as alone:  # A script may change anything.
+        # A script may change anything.
+        with nullcontext(call) if is_alone else other_process(stage, python) as alone:
             return _elsewhere(alone, source, _of_script, source, script, target, of, remedy, which)
     if saved := saved_as(source):
         if remedy:
@@ -107,7 +116,15 @@ def programs(
             "--target alone where it makes its own of jax.devices()"
         )
     return _elsewhere(
-        call, source, _of_builder, source, mesh, target or parse_target(f"cpu:{known(mesh).axes.size}"), of, remedy
+        call,
+        source,
+        _of_builder,
+        source,
+        mesh,
+        target or parse_target(f"cpu:{known(mesh).axes.size}"),
+        of,
+        remedy,
+        keywords,
     )
 
 
@@ -131,7 +148,8 @@ def _of_builder(
     given: TypedAxes | None,
     target: Target,
     of: Callable[[Program], T],
-    remedy: Remedy = (),
+    remedy: Remedy,
+    keywords: Mapping[str, str],
 ) -> list[T]:
     prepare([target])  # Before the user's code imports JAX.
     from lab.compile import shapes_only
@@ -144,9 +162,12 @@ def _of_builder(
     with _with_way_round(given, len(devices)), following:
         with stage(f"building {source}"):
             build = sources.builder(source)
+            given_keywords = with_settings_of(source, build, keywords)
             axes = given or TypedAxes(Axes.of({"devices": len(devices)}))
             mesh = typed(make_mesh(target, axes.axes), axes.explicit)
-            function, args = sources.program(source, build, mesh)
+            function, args = sources.program(
+                source, partial(build, **given_keywords) if given_keywords else build, mesh
+            )
         program = read_built(stage, source, function, args, mesh, target, remedy=remedy)
     if target.platform == Platform.GPU and target.chip and sources.names_memory_kinds(build):
         program = replace(program, ledger=replace(program.ledger, notes=(*program.ledger.notes, _NO_MEMORY_KINDS)))
@@ -170,6 +191,20 @@ def _with_way_round(given: TypedAxes | None, count: int) -> Iterator[None]:
                 "as --mesh data=2,tensor=4",
             )
         raise
+
+
+def with_settings_of(source: str, build: Callable[..., Any], keywords: Mapping[str, str]) -> dict[str, Any]:
+    """Read as their defaults are typed.
+
+    Raises:
+      UsageError: the builder takes no such argument, or it is no such value.
+    """
+    taken = list(inspect.signature(build).parameters.values())[1:]
+    defaults = {each.name: each.default for each in taken if each.default is not inspect.Parameter.empty}
+    for name in keywords:
+        if name not in defaults:
+            raise no_such(f"argument of {source} with a default,", name, defaults)
+    return {name: read_value(name, value, type(defaults[name])) for name, value in keywords.items()}
 
 
 def _of_export(
@@ -281,7 +316,9 @@ def read_built(
       UsageError: it raises, or XLA does not compile it.
       NotAppliedThere: the remedy cannot be applied.
     """
-    until_dumped = target is not None and target.platform == Platform.TPU
+    from lab.compile import xla_dump
+
+    until_dumped = target is not None and xla_dump.is_dumped(target.platform)
     if remedy:
         with stage(f"trying a change of {source}"), sources.users_code(source):
             try:

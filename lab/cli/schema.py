@@ -29,6 +29,7 @@ def described() -> tuple[Described, ...]:
     from lab.cli.list import ExperimentJson
     from lab.cli.studies import InspectionJson
     from lab.core.changes import DifferenceJson
+    from lab.frontier.frontier import FrontierJson
     from lab.guard.upgrade import UpgradeJson
     from lab.harness.fit.schemas import FitJson
     from lab.harness.schemas import RunJson
@@ -53,6 +54,7 @@ def described() -> tuple[Described, ...]:
         Described("accuracy", Accuracy, "lab time --accuracy --json"),
         Described("diff", DifferenceJson, "lab diff --json"),
         Described("upgrade", UpgradeJson, "lab upgrade --json"),
+        Described("frontier", FrontierJson, "lab frontier --json"),
         Described("run", RunJson, "lab run --json, lab verify --json"),
         Described("fit", FitJson, "lab fit --json"),
         Described("law", Answer, "lab law --json"),

@@ -57,6 +57,17 @@ def equations(jaxpr: Any, above: str = "") -> Iterator[Equation]:
             yield from equations(_open(inner), stack + level)
 
 
+def scans(jaxpr: Any, depth: int) -> Iterator[Equation]:
+    """Those that stand inside so many others."""
+    for eqn in jaxpr.eqns:
+        is_scan = eqn.primitive.name == "scan"
+        if is_scan and depth == 0:
+            yield Equation("", eqn, jaxpr)
+        else:
+            for _, inner in _inner(eqn):
+                yield from scans(_open(inner), depth - is_scan)
+
+
 def named(jaxpr: Any, op_name: str) -> list[Equation]:
     """The equations that compiled text calls `jit(step)/...`: several where a Python loop has traced them. Where none
     has that name, as inside of a jax.vmap, the only one that does the same."""

@@ -104,7 +104,8 @@ def read_program(
     stand, and how to try a change.
 
     Args:
-      until_dumped: for TPUs, read what XLA dumps before it makes machine code, which goes on until this process ends.
+      until_dumped: read what XLA dumps for TPUs or GPUs before it makes machine code, which goes on until this process
+        ends.
       traced: what `program` was lowered or compiled from, where it is at hand.
     """
     import jax
@@ -120,7 +121,7 @@ def read_program(
         mesh = own or mesh
     remarks: list[Remark] = []
     with shapes_only.callbacks_compile():
-        compiled = _compiled(program, args, mesh, remarks, stage, source, until_dumped)
+        compiled = _compiled(program, args, mesh, target, remarks, stage, source, until_dumped)
     with stage("reading"):
         read = _read(compiled, args, mesh, target, tuple(remarks), source)
     seconds = time.perf_counter() - began
@@ -178,11 +179,11 @@ def _changed(found: Any, mesh: Any, target: Target | None, source: str, until_du
         with shapes_only.callbacks_compile(), heard(remarks):
             lowered, mesh, options = remedies.changed(found, mesh, remedy)
             compiled = (
-                _Compiled.of_dump(lowered, (), options)
+                _Compiled.of_dump(lowered, (), target, options)
                 if until_dumped
                 else _Compiled.of(lowered.compile(options or None))
             )
-        if compiled.platform == Platform.GPU:
+        if compiled.platform == Platform.GPU and not until_dumped:
             compiled = replace(compiled, held=partial(_compiled_again, lowered, options))
         return _read(compiled, (), mesh, target, tuple(remarks), source)
     except NotApplicable:
@@ -236,12 +237,15 @@ class _Compiled:
         )
 
     @classmethod
-    def of_dump(cls, lowered: Any, args: tuple[Any, ...], options: Mapping[str, str | bool] = {}) -> _Compiled:
+    def of_dump(
+        cls, lowered: Any, args: tuple[Any, ...], target: Target | None, options: Mapping[str, str | bool] = {}
+    ) -> _Compiled:
         import jax
 
         from lab.compile.xla_dump import dumped
 
-        found = dumped(lowered, options)
+        platform = target.platform if target else Platform.TPU
+        found = dumped(lowered, options, platform)
         devices = _PARTITIONS.search(found.text.partition("\n")[0])
         return cls(
             found.text,
@@ -249,7 +253,7 @@ class _Compiled:
             _arguments(lowered),
             tuple(getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(args)) or _placed(lowered),
             int(devices[1]) if devices else 1,
-            Platform.TPU,
+            platform,
             held=lambda: found.at_peak,
         )
 
@@ -318,6 +322,7 @@ def _compiled(
     program: Any,
     args: tuple[Any, ...],
     mesh: Any,
+    target: Target | None,
     remarks: list[Remark],
     stage: Stage,
     source: str,
@@ -334,8 +339,8 @@ def _compiled(
             jaxpr = found.jaxpr if isinstance(found, jax.stages.Traced) else None
             lowered = found.lower() if isinstance(found, jax.stages.Traced) else found
         with stage("compiling"), heard(remarks):
-            compiled = _Compiled.of_dump(lowered, args) if until_dumped else _Compiled.of(lowered.compile())
-        if compiled.platform == Platform.GPU:
+            compiled = _Compiled.of_dump(lowered, args, target) if until_dumped else _Compiled.of(lowered.compile())
+        if compiled.platform == Platform.GPU and not until_dumped:
             compiled = replace(compiled, held=partial(_compiled_again, lowered, {}, stage))
         compiled = replace(compiled, stage=found)
         if jaxpr is None:

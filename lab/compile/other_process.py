@@ -1,7 +1,7 @@
 """Calls in another process: XLA aborts at some programs, and a user's code may end its process, or write past Python.
 
 One process answers all calls, since it takes seconds to import JAX; after it was ended the next call starts another.
-What is printed there goes to stderr.
+Where each call is to find JAX as it was imported, forks of that process answer. What is printed there goes to stderr.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
@@ -32,7 +33,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Stage = Callable[[str], AbstractContextManager[None]]
 """What goes on around a stage of the work, by its name."""
-SERVE = "{prelude}; from lab.compile.other_process import serve; serve({answers}, {alive})"
+SERVE = "{prelude}; from lab.compile.other_process import serve; serve({answers}, {alive}, {forks})"
 _SAME_PATH = "import sys; sys.path[:] = {path!r}"
 _LAB_ALONE = (
     "import sys; from importlib.util import module_from_spec, spec_from_file_location; "
@@ -42,6 +43,8 @@ _LAB_ALONE = (
 """Of this process' path another Python gets the lab and nothing else."""
 ENDING_S = 5.0
 """How long a process that closed its connection has to end."""
+_ANSWERED = 86
+"""The status of a fork that has answered."""
 
 
 class ProcessEnded(Exception):
@@ -88,22 +91,26 @@ class Call(Protocol):
 
 
 @contextmanager
-def other_process(stage: Stage = lambda _: nullcontext(), python: Python | None = None) -> Iterator[Call]:
+def other_process(
+    stage: Stage = lambda _: nullcontext(), python: Python | None = None, before_forks: Callable[[], None] | None = None
+) -> Iterator[Call]:
     """A process to call; it is ended at the end, with whatever it has started. In a program of several processes calls
     are made in this one, which JAX knows.
 
     Args:
       stage: what goes on here around a stage there.
       python: what runs the process; by default this Python.
+      before_forks: what the process does first; a fork of it then answers each call, and ends with whatever it has
+        begun. JAX may be imported in it, and not started.
     """
     if python is None and processes.found():
-        yield partial(_called_here, stage)
+        yield partial(called_here, stage)
         return
     running: list[_Running] = []
 
     def call(function: Callable[Concatenate[Stage, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         if not running:
-            running.append(_started(python or Python.this()))
+            running.append(_started(python or Python.this(), before_forks))
         try:
             found: T = _answer(running[0], pickle.dumps((function, args, kwargs)), stage)
             return found
@@ -118,7 +125,8 @@ def other_process(stage: Stage = lambda _: nullcontext(), python: Python | None 
             _end(each)
 
 
-def _called_here(stage: Stage, function: Callable[Concatenate[Stage, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+def called_here(stage: Stage, function: Callable[Concatenate[Stage, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """A `Call` that is no other process."""
     with redirect_stdout(sys.stderr):
         return function(stage, *args, **kwargs)
 
@@ -132,11 +140,12 @@ class _Running:
     alive: int
 
 
-def _started(python: Python) -> _Running:
+def _started(python: Python, before_forks: Callable[[], None] | None) -> _Running:
     ours, theirs = Pipe()
     watched, alive = os.pipe()
     with theirs:
-        serve_them = SERVE.format(prelude=python.prelude, answers=theirs.fileno(), alive=watched)
+        forks = before_forks is not None
+        serve_them = SERVE.format(prelude=python.prelude, answers=theirs.fileno(), alive=watched, forks=forks)
         process = subprocess.Popen(
             [python.executable, "-P", "-c", serve_them],
             stdin=subprocess.DEVNULL,
@@ -145,6 +154,8 @@ def _started(python: Python) -> _Running:
             process_group=0,
         )
     os.close(watched)
+    if before_forks is not None:
+        ours.send_bytes(pickle.dumps(before_forks))
     return _Running(process, ours, alive)
 
 
@@ -207,11 +218,24 @@ class _Stack(Exception):
         return f"\n{self.args[0]}"
 
 
-def serve(answers: int, alive: int) -> NoReturn:
+def serve(answers: int, alive: int, forks: bool) -> NoReturn:
     """Answers calls, in the process that is called."""
     Thread(target=_end_with, args=(alive,), daemon=True).start()
     connection = Connection(answers)
+    if forks:
+        pickle.loads(connection.recv_bytes())()
+    while True:
+        try:
+            request = connection.recv_bytes()
+        except EOFError:
+            os._exit(0)
+        if forks:
+            _answer_in_fork(connection, request)
+        else:
+            _answer_here(connection, request)
 
+
+def _answer_here(connection: Connection, request: bytes) -> None:
     @contextmanager
     def stage(name: str) -> Iterator[None]:
         connection.send(("begun", name))
@@ -220,18 +244,30 @@ def serve(answers: int, alive: int) -> NoReturn:
         finally:
             connection.send(("done", None))
 
-    while True:
-        try:
-            request = connection.recv_bytes()
-        except EOFError:
-            os._exit(0)
-        try:
-            function, args, kwargs = pickle.loads(request)
-            answer = pickle.dumps(("returned", function(stage, *args, **kwargs)))
-        except BaseException as error:
-            stack = "".join(traceback.format_exception(error))
-            answer = pickle.dumps(("raised", (error if isinstance(error, UsageError) else fault_of(error), stack)))
-        connection.send_bytes(answer)
+    try:
+        function, args, kwargs = pickle.loads(request)
+        answer = pickle.dumps(("returned", function(stage, *args, **kwargs)))
+    except BaseException as error:
+        stack = "".join(traceback.format_exception(error))
+        answer = pickle.dumps(("raised", (error if isinstance(error, UsageError) else fault_of(error), stack)))
+    connection.send_bytes(answer)
+
+
+def _answer_in_fork(connection: Connection, request: bytes) -> None:
+    """Ends this process as the fork was ended, if it did not answer. What it leaves in the folder of temporary files
+    goes with it: it ends in the middle of what XLA does."""
+    with tempfile.TemporaryDirectory(prefix="lab-", ignore_cleanup_errors=True) as folder:
+        child = os.fork()
+        if not child:
+            os.environ["TMPDIR"] = tempfile.tempdir = folder
+            _answer_here(connection, request)
+            os._exit(_ANSWERED)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status < 0:
+        signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    if status != _ANSWERED:
+        os._exit(status)
 
 
 def _end_with(alive: int) -> None:

@@ -544,6 +544,21 @@ def _order_devices(program: _Program, change: changes.OrderDevices) -> None:
     program.into, program.out = list(map(moved, program.into)), list(map(moved, program.out))
 
 
+def _unroll_scans(program: _Program, change: changes.UnrollScans) -> None:
+    at = [
+        each
+        for each in equations.scans(program.jaxpr.jaxpr, change.depth)
+        if each.equation.params["length"] > each.equation.params["unroll"] < change.times
+    ]
+    if not at:
+        raise NotApplicable("it has no such jax.lax.scan")
+
+    def edit(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
+        return equations.bound(eqn.replace(params={**eqn.params, "unroll": change.times}), operands)
+
+    program.edit(at, edit)
+
+
 def _partitionable_keys(program: _Program, change: changes.PartitionableKeys) -> None:
     del change
     program.is_as_traced = False
@@ -570,5 +585,6 @@ _MAKERS: dict[type, Callable[[_Program, Any], None]] = {
     changes.Donate: _donate,
     changes.PassConstants: _pass_constants,
     changes.OrderDevices: _order_devices,
+    changes.UnrollScans: _unroll_scans,
     changes.PartitionableKeys: _partitionable_keys,
 }

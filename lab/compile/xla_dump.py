@@ -1,4 +1,5 @@
-"""What XLA compiles a program for TPUs to, without the machine code: the optimized text, its schedule and its memory.
+"""What XLA compiles a program for TPUs or GPUs to, without the machine code: the optimized text, its schedule and its
+memory.
 
 These three are settled after a few per cent of a compilation; nothing after changes them, and a ledger needs no more.
 So a program is compiled in a process that ends as soon as XLA has dumped them (`--xla_dump_to`).
@@ -6,12 +7,15 @@ So a program is compiled in a process that ends as soon as XLA has dumped them (
 
 from __future__ import annotations
 
+import gzip
 import pickle
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -23,26 +27,54 @@ import jax
 from jax.sharding import Mesh
 
 from lab.compile.build import Build
+from lab.compile.kept import place
+from lab.core.files import write_whole
 from lab.core.known import known
 from lab.core.ledger import Memory
 from lab.hlo.buffers import LiveBuffer, read_buffers
 from lab.hlo.padding import argument_padding
 from lab.hlo.shapes import arrays
 from lab.meshes.axes import Axes
+from lab.meshes.platforms import Platform
 from lab.meshes.targets import Target
 
-# Buffers are written before the text, which is the last before machine code is made.
-BUFFERS, TEXT = "after_optimizations.hlo.pb", "after_optimizations_after_buffer_assignment.txt"
+BUFFERS = "after_optimizations.hlo.pb"
 REQUEST, ANSWER = "request", "answer"
 LOOK_S = 0.1
 # Dumps of newer versions write `%x#1` for an element of a tuple, where older ones, and `compiled.as_text()`, have an
-# instruction.
-AS_COMPILED = {"xla_dump_compact_gte": False}
+# instruction; those for GPUs have an `async-start` of a computation of its own for `reduce-scatter-start`.
+AS_COMPILED: Mapping[str, str | bool] = {"xla_dump_compact_gte": False}
+ON_GPU: Mapping[str, str | bool] = {"xla_syntax_sugar_async_ops": True, "xla_gpu_force_compilation_parallelism": "1"}
 # With this process' own path: a module `lab` in the folder that it runs in must not come first.
 COMPILE = "import sys; sys.path[:] = {path!r}; from lab.compile.xla_dump_process import main; main()"
 _ABORT = re.compile(r"^F\d{4} .*", re.MULTILINE)
 """How XLA says why it aborts, before it prints its stack."""
 _NEXT_ATTRIBUTE = re.compile(r"\}, \w+=")
+
+
+@dataclass(frozen=True)
+class _Files:
+    """Of a dump, as patterns.
+
+    Attributes:
+      last: what is written after the others, as the making of machine code begins.
+      options: of the compiler, where it knows them.
+    """
+
+    text: str
+    buffers: str
+    last: str
+    options: Mapping[str, str | bool]
+
+
+_FINAL = "*.after_optimizations_after_buffer_assignment.txt"
+_FILES = {
+    Platform.TPU: _Files(_FINAL, f"*.{BUFFERS}", _FINAL, AS_COMPILED),
+    # The chip stands in the name: `module_0001.jit_step.sm_9.0a_gpu_after_optimizations.txt`.
+    Platform.GPU: _Files(
+        "*gpu_after_optimizations.txt", f"*gpu_{BUFFERS}", "*.ir-no-opt.ll", {**AS_COMPILED, **ON_GPU}
+    ),
+}
 
 
 class Refused(Exception):
@@ -124,7 +156,9 @@ def dump(request: CompileRequest) -> CompilerDump:
         return found
 
 
-def dumped(lowered: jax.stages.Lowered, options: Mapping[str, str | bool] = {}) -> CompilerDump:
+def dumped(
+    lowered: jax.stages.Lowered, options: Mapping[str, str | bool] = {}, platform: Platform = Platform.TPU
+) -> CompilerDump:
     """What XLA compiles it to, as soon as that is settled; the compilation goes on until this process ends.
 
     Args:
@@ -132,28 +166,68 @@ def dumped(lowered: jax.stages.Lowered, options: Mapping[str, str | bool] = {}) 
     Raises:
       Exception: XLA does not compile it, in the words of JAX.
     """
+    if not _WITHOUT_MACHINE_CODE.get():
+        return _dumped(lowered, options, platform)
+    kept = place("dumps", lowered, str(_FORMAT), str(sorted(options.items())), platform)
+    with suppress(OSError, EOFError, pickle.UnpicklingError):
+        found: CompilerDump = pickle.loads(gzip.decompress(kept.read_bytes()))
+        return found
+    found = _dumped(lowered, options, platform)
+    with suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(kept, gzip.compress(pickle.dumps(found), _FAST))
+    return found
+
+
+_WITHOUT_MACHINE_CODE = ContextVar("without machine code", default=False)
+_FORMAT, _FAST = 1, 1
+
+
+@contextmanager
+def without_machine_code() -> Iterator[None]:
+    """Within it GPU programs are dumped as well, and what was dumped is kept on disk: of no program twice."""
+    token = _WITHOUT_MACHINE_CODE.set(True)
+    try:
+        yield
+    finally:
+        _WITHOUT_MACHINE_CODE.reset(token)
+
+
+def is_dumped(platform: Platform) -> bool:
+    """Whether programs for it are compiled up to machine code alone."""
+    return platform == Platform.TPU or (platform == Platform.GPU and _WITHOUT_MACHINE_CODE.get())
+
+
+def _dumped(lowered: jax.stages.Lowered, options: Mapping[str, str | bool], platform: Platform) -> CompilerDump:
     failures: list[Exception] = []
     with TemporaryDirectory(prefix="lab-dump-", ignore_cleanup_errors=True) as name:
-        compiler = Thread(target=_compile, args=(lowered, Path(name), failures, options), daemon=True)
+        compiler = Thread(
+            target=_compile, args=(lowered, Path(name), failures, _FILES[platform].options, options), daemon=True
+        )
         compiler.start()
-        text = _awaited(compiler, Path(name), failures)
-        held = read_buffers(known(_found(Path(name), BUFFERS)).read_bytes())
+        text = _awaited(compiler, Path(name), failures, _FILES[platform])
+        held = read_buffers(known(_found(Path(name), _FILES[platform].buffers)).read_bytes())
         return CompilerDump(text, held.memory(argument_padding(text)), held.at_peak)
 
 
 def _compile(
-    lowered: jax.stages.Lowered, folder: Path, failures: list[Exception], more: Mapping[str, str | bool]
+    lowered: jax.stages.Lowered,
+    folder: Path,
+    failures: list[Exception],
+    form: Mapping[str, str | bool],
+    more: Mapping[str, str | bool],
 ) -> None:
     options: Any = {"xla_dump_to": str(folder), "xla_dump_hlo_as_text": True, "xla_dump_hlo_as_proto": True, **more}
-    try:
+    while True:
         try:
-            lowered.compile(compiler_options=options | AS_COMPILED)
-        except jax.errors.JaxRuntimeError as failure:
-            if "No such compile option" not in str(failure):
-                raise
-            lowered.compile(compiler_options=options)
-    except Exception as failure:
-        failures.append(failure)
+            lowered.compile(compiler_options={**form, **options})
+            return
+        except Exception as failure:
+            unknown = [name for name in form if f"No such compile option: '{name}'" in str(failure)]
+            if not unknown:
+                failures.append(failure)
+                return
+            form = {name: value for name, value in form.items() if name not in unknown}
 
 
 def held_at_peak(lowered: jax.stages.Lowered, options: Mapping[str, str | bool] = {}) -> tuple[LiveBuffer, ...]:
@@ -165,12 +239,12 @@ def held_at_peak(lowered: jax.stages.Lowered, options: Mapping[str, str | bool] 
         return read_buffers(next(Path(name).glob(f"*{BUFFERS}")).read_bytes()).at_peak
 
 
-def _awaited(compiler: Thread, folder: Path, failures: list[Exception]) -> str:
-    """The text as soon as it is whole."""
+def _awaited(compiler: Thread, folder: Path, failures: list[Exception], files: _Files) -> str:
+    """The text as soon as it, and all else that is wanted, is whole."""
     while True:
         has_ended = not compiler.is_alive()
-        found = _found(folder, TEXT)
-        text = found.read_text() if found else ""
+        found = _found(folder, files.text)
+        text = found.read_text() if found and (has_ended or _found(folder, files.last)) else ""
         if "\nENTRY " in text and text.rstrip().endswith("}"):
             return text
         if has_ended:
@@ -178,8 +252,8 @@ def _awaited(compiler: Thread, folder: Path, failures: list[Exception]) -> str:
         time.sleep(LOOK_S)
 
 
-def _found(folder: Path, name: str) -> Path | None:
-    return next(folder.glob(f"*.{name}"), None)
+def _found(folder: Path, pattern: str) -> Path | None:
+    return next(folder.glob(pattern), None)
 
 
 def lower(build: Build, style: str, parameters: Any, mesh: Mesh) -> jax.stages.Lowered:

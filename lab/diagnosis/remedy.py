@@ -231,6 +231,18 @@ class OrderDevices:
 
 
 @dataclass(frozen=True)
+class UnrollScans:
+    """So many iterations of each `jax.lax.scan` that stands inside `depth` others written out in one."""
+
+    depth: int
+    times: int
+
+    def __str__(self) -> str:
+        where = f" inside {count(self.depth, 'other')}" * (self.depth > 0)
+        return f"unroll={self.times} of jax.lax.scan{where}"
+
+
+@dataclass(frozen=True)
 class CompilerOption:
     name: str
     value: str
@@ -268,6 +280,7 @@ Change = (
     | Donate
     | PassConstants
     | OrderDevices
+    | UnrollScans
     | CompilerOption
     | PartitionableKeys
 )

@@ -27,7 +27,7 @@ def with_settings(parameters: Any, settings: Mapping[str, str]) -> Any:
         if name not in known:
             refusal, every = no_such("parameter", name, known), f"known are {', '.join(known)}"
             raise UsageError(f"{refusal}" if every in str(refusal) else f"{refusal} {every}")
-    return replace(parameters, **{name: _read(name, text, known[name]) for name, text in settings.items()})
+    return replace(parameters, **{name: read_value(name, text, known[name]) for name, text in settings.items()})
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,8 @@ def _first_sentence(text: str) -> str:
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
 
 
-def _read(name: str, text: str, kind: type) -> Any:
+def read_value(name: str, text: str, kind: type) -> Any:
+    """Raises UsageError: the text is no value of this type."""
     try:
         return {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
     except (KeyError, ValueError):

@@ -18,7 +18,11 @@ def parts(message: memoryview, number: int) -> Iterator[memoryview]:
 
 
 def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Field numbers and values of one message in protobuf's wire format."""
+    """Field numbers and values of one message in protobuf's wire format.
+
+    Raises:
+      ValueError: a field does not end where the message does, at the latest.
+    """
     place = 0
     while place < len(message):
         key, place = _varint(message, place)
@@ -27,6 +31,8 @@ def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
             yield key >> 3, value
         else:
             length, place = _length(message, place, key & 7)
+            if place + length > len(message):
+                raise ValueError("a message that was cut")
             yield key >> 3, message[place : place + length]
             place += length
 

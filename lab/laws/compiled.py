@@ -3,31 +3,26 @@ by the program's text, so that no program is compiled twice."""
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from lab.compile import inspection, sources
+from lab.compile.kept import place
 from lab.compile.other_process import Stage
 from lab.core import codec
-from lab.core.faults import versions_text
 from lab.core.files import write_whole
 from lab.diagnosis.program import Program
-from lab.laws.family import Built, Family, built
+from lab.laws.family import Family, built
 from lab.laws.measurement import Argument, Measurement, Refusal, products, sites
 from lab.meshes.errors import UsageError
 from lab.meshes.platforms import Platform
 
-CACHE = "LAB_CACHE"
-"""The environment variable that names another folder."""
-_FORMAT = 5
+_FORMAT = 6
 
 
 def measured(stage: Stage, family: Family, sizes: Mapping[str, int]) -> Measurement | Refusal:
@@ -47,7 +42,8 @@ def measured(stage: Stage, family: Family, sizes: Mapping[str, int]) -> Measurem
                 staged = inspection.staged(program.function, program.args, program.mesh, family.source)
                 traced = staged if isinstance(staged, jax.stages.Traced) else None
                 lowered = staged if traced is None else _lowered(traced, program.mesh)
-        kept = _kept(lowered, program)
+        more = str(_FORMAT), str(program.target), str(dict(program.mesh.shape))
+        kept = place("laws", lowered, *more).with_suffix(".json")
         if kept.is_file():
             with suppress(UsageError, msgspec.DecodeError, OSError):
                 return codec.from_json(Measurement, msgspec.json.decode(kept.read_bytes()))
@@ -77,22 +73,6 @@ def _lowered(traced: Any, mesh: Any) -> Any:
 
     with jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else nullcontext():
         return traced.lower()
-
-
-def _kept(lowered: Any, program: Built) -> Path:
-    """Where the measurement of this text, compiled by this compiler, is kept."""
-    made_of = (
-        str(_FORMAT),
-        versions_text(),
-        os.environ.get("XLA_FLAGS", ""),
-        os.environ.get("LIBTPU_INIT_ARGS", ""),
-        str(program.target),
-        str(dict(program.mesh.shape)),
-        lowered.as_text(debug_info=True),
-    )
-    name = hashlib.sha256("\0".join(made_of).encode()).hexdigest()
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get(CACHE) or Path(home) / "sharding-lab") / "laws" / f"{name}.json"
 
 
 def _of(program: Program, args: Any, lowered: Any) -> Measurement:

@@ -16,7 +16,7 @@ class Answer(NamedTuple):
 
 
 @contextmanager
-def this_process(stage=lambda _: nullcontext(), python=None):
+def this_process(stage=lambda _: nullcontext(), python=None, before_forks=None):
     yield lambda function, *args: function(stage, *args)
 
 

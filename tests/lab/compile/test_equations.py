@@ -3,8 +3,16 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
-from lab.compile.equations import named
+from lab.compile.equations import named, scans
+from lab.compile.inspection import read_program
+from lab.diagnosis.remedy import NotApplicable, UnrollScans
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.targets import parse_target
 
 
 def test_a_lookup_in_jnp_take_is_found_by_its_name_in_compiled_text_and_no_other_is():
@@ -15,3 +23,35 @@ def test_a_lookup_in_jnp_take_is_found_by_its_name_in_compiled_text_and_no_other
     jaxpr = jax.make_jaxpr(jax.value_and_grad(loss))(np.ones((8, 4)), np.arange(4), np.arange(4)).jaxpr
     (found,) = named(jaxpr, "jit(loss)/jvp(jit(_take))/gather")
     assert found.equation.invars[0].aval.shape == (8, 4)
+
+
+def nested(x_BD, w_LDD):
+    """Six sums over devices: three iterations of two."""
+
+    def layer(x_BD, w_DD):
+        def twice(x_BD, _):
+            return jnp.tanh(x_BD @ w_DD), None
+
+        return jax.lax.scan(twice, x_BD, None, length=2)[0], None
+
+    return jax.lax.scan(layer, x_BD, w_LDD)[0]
+
+
+def test_a_scan_inside_a_scan_stands_at_depth_1():
+    jaxpr = jax.make_jaxpr(nested)(np.ones((4, 8)), np.ones((3, 8, 8))).jaxpr
+    lengths = [[each.equation.params["length"] for each in scans(jaxpr, depth)] for depth in range(3)]
+    assert lengths == [[3], [2], []]
+
+
+@pytest.mark.compiles
+def test_an_unrolled_scan_has_its_transfers_as_often_at_more_sites():
+    mesh = make_mesh(parse_target("cpu:2"), Axes.of({"tensor": 2}))
+    placed = [NamedSharding(mesh, P(None, "tensor")), NamedSharding(mesh, P(None, "tensor"))]
+    x_BD = jax.ShapeDtypeStruct((4, 8), jnp.float32, sharding=placed[0])
+    w_LDD = jax.ShapeDtypeStruct((3, 8, 8), jnp.float32, sharding=placed[1])
+    program = read_program(jax.jit(nested, out_shardings=placed[0]), (x_BD, w_LDD), mesh, None, source="nested")
+    unrolled = program.attempt((UnrollScans(0, 3),))
+    before, after = ([t.executions for t in one.ledger.transfers] for one in (program, unrolled))
+    assert sum(before) == sum(after) and len(after) == 3 * len(before)
+    with pytest.raises(NotApplicable, match=r"no such jax\.lax\.scan"):
+        program.attempt((UnrollScans(2, 2),))

@@ -10,13 +10,14 @@ import pytest
 
 from lab import diagnosis
 from lab.compile import xla_dump
-from lab.compile.inspection import inspect_program, read_texts
+from lab.compile.inspection import inspect_program, read_program, read_texts
 from lab.compile.sources import buffers_beside
 from lab.compile.xla_dump import CompilerDump, CompileRequest, Refused, dump, held_at_peak, lower
 from lab.experiments.ch20_zero3 import EXPERIMENT
 from lab.harness import registry
 from lab.harness.run import run
 from lab.hlo.buffers import read_buffers
+from lab.measure.prediction import predicted
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
@@ -143,7 +144,9 @@ def test_a_dumped_text_has_the_memory_that_xla_planned_where_the_dump_has_it_too
 
 def test_a_damaged_buffer_assignment_is_none(tmp_path):
     dumped = tmp_path / "step.gpu_after_optimizations.hlo.pb"
-    for content in (b"", b"\xff\xff", _field(1, b"module")):
+    whole = _field(3, _field(3, _number(1, 0) + _number(2, 3) + _number(5, 1)))
+    assert read_buffers(whole).arguments == 3
+    for content in (b"", b"\xff\xff", _field(1, b"module"), whole[:-2]):
         dumped.write_bytes(content)
         assert buffers_beside(tmp_path / "step.gpu_after_optimizations.txt") is None
 
@@ -163,6 +166,22 @@ def test_what_a_step_on_gpus_holds_at_its_peak_is_its_peak_without_what_stays():
     assert sizes == sorted(sizes, reverse=True)
     # Constants stay, too.
     assert sum(sizes) == pytest.approx(memory.peak_memory_in_bytes - stays, abs=1000)
+
+
+@pytest.mark.compiles
+@needs_cuda
+def test_a_dump_for_gpus_has_the_ledger_the_memory_and_the_seconds_of_the_whole_compilation(tmp_path, monkeypatch):
+    """And is read again where it was kept."""
+    monkeypatch.setenv("LAB_CACHE", str(tmp_path))
+    mesh = make_mesh(H100S, EXPERIMENT.axes(H100S))
+    lowered = lower(EXPERIMENT.build, "declared", SMALL, mesh)
+    whole = read_program(lowered.compile(), (), mesh, H100S, source="step")
+    with xla_dump.without_machine_code():
+        dumped, again = (read_program(lowered, (), mesh, H100S, source="step", until_dumped=True) for _ in range(2))
+    assert len(list((tmp_path / "dumps").iterdir())) == 1
+    for one in (dumped, again):
+        assert (one.ledger.transfers, one.ledger.memory) == (whole.ledger.transfers, whole.ledger.memory)
+        assert one.ledger.flops == whole.ledger.flops and predicted(one).time == predicted(whole).time
 
 
 @pytest.mark.compiles

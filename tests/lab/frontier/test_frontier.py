@@ -1,0 +1,136 @@
+"""What is tried, which variants are on the front, and which is picked: with made-up outcomes."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from lab.diagnosis.remedy import CompilerOption
+from lab.frontier.frontier import Frontier, Refusal, explored
+from lab.frontier.intervention import Intervention, Lever
+from lab.frontier.outcome import Outcome
+from lab.measure.prediction import SecondsJson
+from lab.report.frontier import frontier_text
+from lab.report.html.frontier import page
+
+
+def outcome(step: float, peak: int, sent: int = 100, fits: bool | None = True, mark: str = "") -> Outcome:
+    seconds = SecondsJson(step, step, 0.0, 0.0, 0.0, 0.0, 0.0, step, step)
+    return Outcome({"data": Fraction(sent)}, 1000, peak, fits, seconds, {}, True, "", mark or f"{step} {peak} {sent}")
+
+
+def flag(name: str, **more) -> Intervention:
+    return Intervention(Lever.FLAG, (CompilerOption(name, "True"),), **more)
+
+
+def frontier(asked: Outcome, *singles: tuple[Intervention, Outcome | Refusal], joined=()) -> Frontier:
+    """Args: joined: by names of flags in their order; what is not among them does not compile."""
+    known = {(one,): found for one, found in singles} | {
+        tuple(flag(name) for name in names.split()): found for names, found in joined
+    }
+    rows = explored(
+        asked,
+        [one for one, _ in singles],
+        lambda variants: [known.get(variant, Refusal("none")) for variant in variants],
+    )
+    return Frontier("step", "gpu:h100:2x8", {"data": 16}, 1000, rows, 1.0)
+
+
+def names(row) -> str:
+    return " ".join(name for one in row.variant for name in one.options)
+
+
+def test_the_fastest_is_not_picked_where_it_has_no_room_and_is_one_of_other_mathematics_neither():
+    found = frontier(
+        outcome(10.0, 900),
+        (flag("a"), outcome(5.0, 1100, fits=False)),
+        (flag("b"), outcome(8.0, 950)),
+        (flag("c", mathematics="sums in bf16"), outcome(4.0, 800)),
+    )
+    assert names(found.pick) == "b"
+    assert "20 % less than the 10 s as it is" in found.why()
+    assert "950 B (900 B as it is) of 1 kB" in found.why()
+    assert "which no pick has" in frontier_text(found)
+
+
+def test_where_nothing_fits_nothing_is_picked_and_what_holds_least_is_tried_with_others():
+    too_much = outcome(1.0, 3000, fits=False)
+    found = frontier(too_much, (flag("a"), outcome(1.0, 2000, fits=False)), (flag("b"), outcome(1.0, 2500, fits=False)))
+    assert found.pick is None and found.why() == "no variant that was compiled fits the memory of a device"
+    assert [names(row) for row in found.rows] == ["", "a", "b", "a b"]
+    assert "none fits" in frontier_text(found) and "nothing fits" in page(found)
+
+
+def test_a_change_that_makes_a_step_fit_is_picked_with_that_as_its_reason():
+    found = frontier(outcome(1.0, 1200, fits=False), (flag("a"), outcome(1.5, 900)))
+    assert names(found.pick) == "a" and "as it is the step does not fit: its peak is 1.2 kB" in found.why()
+
+
+def test_what_compiles_to_the_same_changes_nothing_and_is_tried_with_no_other():
+    asked = outcome(10.0, 900)
+    found = frontier(asked, (flag("a"), asked), (flag("b"), outcome(9.0, 900)), (flag("c"), outcome(9.0, 900)))
+    assert [row.same_as for row in found.rows[1:]] == [(), None, (flag("b"),)]
+    assert [names(row) for row in found.rows] == ["", "a", "b", "c"]
+    assert "changes nothing: a=True" in frontier_text(found) and "the same as b=True: c=True" in frontier_text(found)
+
+
+def test_the_best_are_joined_as_long_as_one_more_makes_it_faster():
+    found = frontier(
+        outcome(10.0, 900),
+        (flag("a"), outcome(7.0, 900)),
+        (flag("b"), outcome(8.0, 900)),
+        (flag("c"), outcome(9.0, 900)),
+        (flag("d"), outcome(11.0, 901)),
+        joined=[("a b", outcome(6.5, 900)), ("a c", outcome(6.0, 900)), ("a c b", outcome(6.1, 900))],
+    )
+    assert [names(row) for row in found.rows[5:]] == ["a b", "a c", "a c b"]
+    assert names(found.pick) == "a c"
+
+
+def test_two_values_of_one_flag_are_not_joined():
+    other = Intervention(Lever.BUCKETS, (CompilerOption("a", "False"),))
+    found = frontier(outcome(10.0, 900), (flag("a"), outcome(7.0, 900)), (other, outcome(8.0, 900)))
+    assert [len(row.variant) for row in found.rows] == [0, 1, 1]
+
+
+def test_on_the_front_is_what_no_other_beats_by_a_thousandth():
+    found = frontier(
+        outcome(10.0, 900),
+        (flag("a"), outcome(9.999, 900)),  # The same to three digits.
+        (flag("b"), outcome(8.0, 950)),
+        (flag("c"), outcome(8.5, 960)),
+        (flag("d"), outcome(12.0, 500)),
+        (flag("e"), outcome(20.0, 990, sent=50)),
+    )
+    assert [names(row) for row in found.front] == ["b", "", "d", "e"]
+
+
+def test_without_seconds_the_fewest_bytes_are_picked():
+    def silent(one: Outcome) -> Outcome:
+        return replace(one, seconds=None, fits=None)
+
+    found = frontier(silent(outcome(1.0, 900)), (flag("a"), silent(outcome(2.0, 950, sent=50))))
+    assert names(found.pick) == "a" and "note: no seconds" in frontier_text(found)
+    assert "50 B sent" in page(found)
+
+
+def test_a_variant_that_does_not_compile_is_a_row_with_the_reason():
+    found = frontier(
+        outcome(1.0, 900),
+        (flag("a"), Refusal("JaxRuntimeError: INTERNAL: no")),
+        (flag("b"), Refusal("it has no such scan", is_none=True)),
+    )
+    text = frontier_text(found)
+    assert "refused: a=True: JaxRuntimeError: INTERNAL: no" in text and "does not apply: b=True" in text
+    rows = found.json_object().rows
+    assert [(row.refused, row.applies) for row in rows[1:]] == [
+        ("JaxRuntimeError: INTERNAL: no", True),
+        ("it has no such scan", False),
+    ]
+    assert [row.is_pick for row in rows] == [True, False, False]
+
+
+@pytest.mark.parametrize("is_known, told", [(True, ""), (False, "lower bound")])
+def test_seconds_that_rates_do_not_cover_are_called_a_lower_bound(is_known, told):
+    found = frontier(replace(outcome(1.0, 900), is_known=is_known))
+    assert (told in frontier_text(found)) and ("lower bound" in frontier_text(found)) == (not is_known)
