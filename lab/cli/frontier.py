@@ -74,12 +74,17 @@ class Asked:
         return of_parameters(self.parameters) if self.is_experiment else of_policies()
 
 
-def _trials(texts: str) -> tuple[Intervention, ...]:
+def _trials(texts: str, option: str, mathematics: str = "") -> tuple[Intervention, ...]:
     """`remat=none,full`: a parameter and its values."""
     name, equals, values = texts.partition("=")
     if not (name and equals and values):
-        raise UsageError(f"--try {texts}: expected NAME=VALUE,VALUE, such as --try bucket_mb=4,64")
-    return tuple(Intervention(Lever.PARAMETER, settings=((name, value),)) for value in values.split(","))
+        raise UsageError(f"{option} {texts}: expected NAME=VALUE,VALUE, such as {option} bucket_mb=4,64")
+    return tuple(
+        Intervention(Lever.PARAMETER, settings=((name, value),), mathematics=mathematics) for value in values.split(",")
+    )
+
+
+_TRY, _TRY_OTHER = "--try", "--try-other"
 
 
 @click.command(cls=options.OfScripts)
@@ -89,12 +94,20 @@ def _trials(texts: str) -> tuple[Intervention, ...]:
 @click.option("--style", metavar="STYLE", type=options.STYLE, help="Of an experiment; by default its first.")
 @options.settings("A parameter of an experiment, or an argument of build(mesh, ...) with a default: layers=32.")
 @click.option(
-    "--try",
+    _TRY,
     "trials",
     metavar="NAME=VALUES",
     multiple=True,
-    type=options.Parsed("values", _trials),
+    type=options.Parsed("values", partial(_trials, option=_TRY)),
     help="Such a parameter, and values to compile it with besides: --try bucket_mb=4,64.",
+)
+@click.option(
+    _TRY_OTHER,
+    "others",
+    metavar="NAME=VALUES",
+    multiple=True,
+    type=options.Parsed("values", partial(_trials, option=_TRY_OTHER, mathematics="other numbers")),
+    help="The same of one that changes the numbers, such as a precision or a compression: shown, and never picked.",
 )
 @options.functions
 @options.calls
@@ -109,6 +122,7 @@ def frontier(
     style: str | None,
     settings: tuple[tuple[str, str], ...],
     trials: tuple[tuple[Intervention, ...], ...],
+    others: tuple[tuple[Intervention, ...], ...],
     functions: tuple[str, ...],
     calls: int,
     html: Path | None,
@@ -128,7 +142,7 @@ def frontier(
     asked = _asked(source, mesh, target, style, settings, script)
     if asked.target.platform == Platform.CPU:
         skip_code_optimization()
-    given = [*asked.parameters_to_try, *(one for some in trials for one in some)]
+    given = [*asked.parameters_to_try, *(one for some in (*trials, *others) for one in some)]
     with stages() as stage, several_processes(partial(_ready, asked)) as each:
         (step,) = each(lambda call, of: call(_made, asked, (), of), [Step.of])
 

@@ -20,7 +20,7 @@ from lab.harness.fit.levers import POLICIES as REMATS
 from lab.measure.step_time import Taken
 from lab.meshes.axes import Axes
 from lab.meshes.platforms import Platform
-from lab.programs.models.shape import DecoderShape
+from lab.programs.models.shape import DTYPES, DecoderShape
 
 MOST_ORDERS = 5
 """Of axes of a mesh, beside the one that it has: all of three."""
@@ -105,7 +105,7 @@ def of_parameters(parameters: Any) -> Iterator[Intervention]:
     for more in _MORE_MICRO_BATCHES:
         if parameters.micro_batch % more == 0:
             yield Intervention(Lever.PARAMETER, settings=(("accumulation", str(parameters.accumulation * more)),))
-    other = {"bf16": "f32", "f32": "bf16"}[parameters.dtype]
-    yield Intervention(
-        Lever.PARAMETER, settings=(("dtype", other),), mathematics=f"activations and weights in use are {other}"
-    )
+    for dtype in DTYPES:
+        if dtype != parameters.dtype:
+            mathematics = f"activations and weights in use are {dtype}"
+            yield Intervention(Lever.PARAMETER, settings=(("dtype", dtype),), mathematics=mathematics)

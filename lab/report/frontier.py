@@ -83,7 +83,7 @@ def columns(found: Frontier, rows: Sequence[Row]) -> list[Column]:
 
 
 def _name(row: Row) -> str:
-    return text(row.variant) + (f" ({row.mathematics})" if row.mathematics else "")
+    return text(row.variant) + f" ({row.mathematics})" * bool(row.mathematics)
 
 
 def _changed(asked: Fraction | int | None, found: Fraction | int | None) -> str:
