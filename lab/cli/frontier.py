@@ -191,7 +191,12 @@ def _asked(
         )
     if source in registry.names():
         styles = [style] if style else []
-        run = suite.placed(suite.parted(suite.load([source]))[0], [target], styles, dict(settings))[0]
+        experiments = suite.parted(suite.load([source]))[0]
+        if not experiments:
+            raise UsageError(
+                f"{source} compiles no step of its own; expected an experiment that lab list shows targets of"
+            )
+        run = suite.placed(experiments, [target], styles, dict(settings))[0]
         axes = (mesh.axes if mesh else None) or run.axes or run.experiment.axes(run.target)
         check_size(run.target, axes)
         typed = TypedAxes(axes)

@@ -32,6 +32,7 @@ INJECTED = {
     ),
     "law": ("law law.json", "lab.cli.law.read_json"),
     "upgrade": ("upgrade ch14_buckets --flags --xla_cpu_enable_fast_math=true", "lab.cli.upgrade.stages"),
+    "frontier": ("frontier step.py:build --target gpu:h100:1x2", "lab.cli.frontier.stages"),
     "launch": ("launch -n 1 -- true", "lab.resilience.launch.launch"),
     "schema": ("schema ledger", "lab.cli.schema.schema_text"),
 }
