@@ -43,6 +43,14 @@ from lab.report.seconds import time_lines
     help="Exit with status 1 if there is a finding of this kind, be it a remark; any: of any kind, remarks left out. "
     "With status 2 if there is none, and not all of the program could be read.",
 )
+@click.option(
+    "--round",
+    "round_steps",
+    metavar="STEPS",
+    type=click.IntRange(1),
+    help="Count a round of so many steps, in one of which transfers in branches run, such as the outer step of DiLoCo "
+    "in a lax.cond. A program without transfers in branches is such a round already.",
+)
 @options.functions
 @options.calls
 @options.prove
@@ -55,6 +63,7 @@ def inspect(
     mesh: TypedAxes | None,
     target: Target | None,
     kinds: tuple[str, ...],
+    round_steps: int | None,
     functions: tuple[str, ...],
     calls: int,
     prove: bool,
@@ -96,6 +105,8 @@ def inspect(
         refuse(each)
     if not studies:
         return UNUSABLE
+    if round_steps:
+        studies = [_of_round(each, round_steps) for each in studies]
     diagnoses = [each.diagnosis for each in studies]
     if html:
         from lab.report.html import reports
@@ -161,6 +172,13 @@ def _tried(
                 raise NotApplicable(str(refusal)) from None
 
     return replace(found, findings=proven(found.findings, found.trial, attempt), trial=None)
+
+
+def _of_round(study: Study, steps: int) -> Study:
+    """With the ledger of so many steps; how long a step takes in which all branches run says nothing of a round."""
+    ledger = study.diagnosis.ledger
+    in_branches = any(t.conditional for t in ledger.transfers)
+    return Study(replace(study.diagnosis, ledger=ledger.of_round(steps)), None if in_branches else study.time)
 
 
 def _is_built(source: str) -> bool:

@@ -471,6 +471,11 @@ class Ledger:
         """Combined operations as one transfer an operand."""
         return replace(self, transfers=tuple(part for t in self.transfers for part in t.split()))
 
+    @property
+    def unit(self) -> str:
+        """What its numbers are of, for people."""
+        return "step" if self.steps == 1 else "round"
+
     def of_round(self, steps: int) -> Ledger:
         """Of a round of so many steps, in one of which every branch runs, and in the others none; a program without
         transfers in branches is such a round itself."""

@@ -50,7 +50,11 @@ def transfer_columns(ledger: Ledger) -> list[Column]:
         Column("sites", tuple(f"{total.sites:,}" for total in totals), is_number=True),
         *_counts(totals),
         Column("payload each", tuple(at_most(t, bytes_text(t.payload_bytes)) for t in firsts), is_number=True),
-        Column("wire a step", tuple(bounded(total, bytes_text(total.wire_bytes)) for total in totals), is_number=True),
+        Column(
+            f"wire a {ledger.unit}",
+            tuple(bounded(total, bytes_text(total.wire_bytes)) for total in totals),
+            is_number=True,
+        ),
         Column("dtype", tuple(t.dtype for t in firsts)),
         Column("overlap", tuple(t.overlap or "" for t in firsts)),
         Column("link", tuple(t.link or "" for t in firsts)),
@@ -94,17 +98,23 @@ def total_columns(ledger: Ledger) -> list[Column]:
         Column("kind", tuple(kind for _, kind in names)),
         *_counts(totals),
         Column(
-            "payload a step",
+            f"payload a {ledger.unit}",
             tuple(bounded(total, bytes_text(total.payload_bytes)) for total in totals),
             is_number=True,
         ),
-        Column("wire a step", tuple(bounded(total, bytes_text(total.wire_bytes)) for total in totals), is_number=True),
+        Column(
+            f"wire a {ledger.unit}",
+            tuple(bounded(total, bytes_text(total.wire_bytes)) for total in totals),
+            is_number=True,
+        ),
     ]
 
 
 def facts(ledger: Ledger) -> list[str]:
     """FLOPs, memory and notes, a line each."""
-    lines = [] if ledger.flops is None else [f"matrix products: {scaled(ledger.flops, 'FLOP')} a step on each device"]
+    lines = []
+    if ledger.flops is not None:
+        lines.append(f"matrix products: {scaled(ledger.flops, 'FLOP')} a {ledger.unit} on each device")
     if memory := ledger.memory:
         peak = peak_text(memory, is_tpu=(ledger.target or "").startswith(Platform.TPU))
         lines.append(

@@ -79,7 +79,7 @@ def sums(ledger: Ledger) -> tuple[str, ...]:
 def _sent(ledger: Ledger) -> str:
     total, in_branches = ledger.totals(), any(t.conditional for t in ledger.transfers)
     most = "at most " * (in_branches and not bytes_bound(total))
-    return f"One device sends {most}{sent_text(total)} a step{_IF_TAKEN * in_branches}."
+    return f"One device sends {most}{sent_text(total)} a {ledger.unit}{_IF_TAKEN * in_branches}."
 
 
 def _over_links(ledger: Ledger, place: Place) -> Iterable[str]:
@@ -104,7 +104,7 @@ def _products(ledger: Ledger, place: Place) -> Iterable[str]:
 def _flops(ledger: Ledger) -> str:
     """A step of each device."""
     most = bool(ledger.flops_in_branches)
-    return f"{'at most ' * most}{scaled(known(ledger.flops), 'FLOP')} a step{_IF_TAKEN * most}"
+    return f"{'at most ' * most}{scaled(known(ledger.flops), 'FLOP')} a {ledger.unit}{_IF_TAKEN * most}"
 
 
 def _peak(place: Place) -> float | None:
@@ -135,7 +135,7 @@ def mesh(ledger: Ledger, place: Place) -> Markup:
             [None] * len(links),
         ),
         bars(
-            "wire a step, alone or with other axes",
+            f"wire a {ledger.unit}, alone or with other axes",
             [_wire(total) for total in sent.values()],
             [total.wire_bytes for total in sent.values()],
         ),
@@ -238,7 +238,7 @@ def transfers(ledger: Ledger) -> Markup:
         *_counts(totals),
         numbers("payload each", [bytes_text(t.payload_bytes) for t in firsts], [t.payload_bytes for t in firsts]),
         numbers(
-            "wire a step",
+            f"wire a {ledger.unit}",
             [_wire(total) for total in totals],
             [None if total.lower_bound else total.wire_bytes for total in totals],
             is_summed=True,

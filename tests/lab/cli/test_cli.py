@@ -133,6 +133,41 @@ def test_a_note_on_sums_names_no_axes_where_there_are_none(lab, tmp_path):
     assert said.replace("pass", "pass (over tensor)") in lab("inspect", "step.hlo", "--mesh", "data=2,tensor=4").out
 
 
+OUTER_STEP = (
+    TEXT.partition("ENTRY")[0]
+    + """\
+%outer (o: f32[256]) -> f32[256] {
+  %o = f32[256]{0} parameter(0)
+  ROOT %mean = f32[256]{0} all-reduce(%o), channel_id=2, replica_groups=[4,2]<=[2,4]T(1,0), use_global_device_ids=true, to_apply=%add
+}
+
+%nothing (n: f32[256]) -> f32[256] {
+  ROOT %n = f32[256]{0} parameter(0)
+}
+
+ENTRY %main (p: f32[256], is_last: pred[]) -> f32[256] {
+  %p = f32[256]{0} parameter(0)
+  %is_last = pred[] parameter(1)
+  %inner = f32[256]{0} all-reduce(%p), channel_id=1, replica_groups=[2,4]<=[8], use_global_device_ids=true, to_apply=%add
+  ROOT %new = f32[256]{0} conditional(%is_last, %inner, %inner), true_computation=%outer, false_computation=%nothing
+}
+"""
+)
+
+
+def test_in_a_round_of_500_steps_an_outer_step_in_a_branch_is_counted_once(lab, tmp_path):
+    (tmp_path / "diloco.hlo").write_text(OUTER_STEP)
+    command = ("inspect", "diloco.hlo", "--mesh", "replica=2,data=4", "--round", "500")
+    found = json.loads(lab(*command, "--json").out)
+    assert {axes: total["executions"] for axes, total in found["totals"]["by_axes"].items()} == {
+        "data": 500,
+        "replica": 1,
+    }
+    assert found["steps"] == 500
+    (line,) = (line for line in lab(*command).out.splitlines() if line.startswith("replica: "))
+    assert line.endswith("; 2.048 B a step of the 500 of a round")
+
+
 @pytest.mark.parametrize("write", [bytes, gzip.compress], ids=["plain", "gzipped"])
 def test_a_text_over_the_limit_is_refused_and_the_limit_can_be_raised(lab, tmp_path, monkeypatch, write):
     long = TEXT.replace("=%add\n", f'=%add, metadata={{op_name="{1_500_000 * "x"}"}}\n')

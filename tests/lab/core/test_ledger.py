@@ -114,3 +114,23 @@ def test_a_function_stands_for_the_scope_of_one_array_alone():
     both = replace(one, parts=(Part("f32", 4), Part("f32", 4)))
     found = [one, replace(one, scope="mlp"), both, *both.split()]
     assert [t.scope_or_function for t in found] == ["Mlp.up()", "mlp", "", "", ""]
+
+
+def test_in_a_round_of_500_steps_a_branch_runs_once_and_all_else_500_times():
+    outer = replace(GATHER, axes=("replica",), group_size=2, executions=3, conditional=True)
+    unknown = replace(GATHER, executions=None)
+    step = Ledger((GATHER, outer, unknown), flops=1007, flops_in_branches={"outer": 7})
+    found = step.of_round(500)
+    assert [t.executions for t in found.transfers] == [500 * 126, 3, None]
+    assert (found.flops, found.steps, to_json(found)["steps"]) == (500 * 1000 + 7, 500, 500)
+    assert from_json_ledger(found) == found
+
+
+def from_json_ledger(ledger: Ledger) -> Ledger:
+    return Ledger.from_json(to_json(ledger))
+
+
+def test_a_program_without_branches_is_a_round_itself():
+    step = Ledger((GATHER,))
+    assert step.of_round(16) == replace(step, steps=16)
+    assert "steps" not in to_json(step)
