@@ -18,7 +18,7 @@ from typing import Any
 from lab.compile import constraints, offloads, redistributed, sources
 from lab.core.known import known
 from lab.core.ledger import Ledger, Memory
-from lab.diagnosis.program import Change, Given, Program, Wires
+from lab.diagnosis.program import Change, Given, NarrowValue, Program, Wires
 from lab.diagnosis.remarks import Remark, heard
 from lab.diagnosis.remedy import NotApplicable, Remedy, remedy_text
 from lab.hlo.buffers import LiveBuffer
@@ -308,7 +308,16 @@ def _read(
         compiled.replicated,
         compiled.held,
         _changes(compiled, axes),
+        narrow=partial(_narrow, compiled.traced),
     )
+
+
+def _narrow(traced: Any, op_name: str) -> NarrowValue | None:
+    if traced is None:
+        return None
+    from lab.compile.narrow_sends import narrow_in
+
+    return narrow_in(traced.jaxpr, op_name)
 
 
 def _changes(compiled: _Compiled, axes: Axes | None) -> tuple[Change, ...]:

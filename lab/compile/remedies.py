@@ -18,7 +18,10 @@ from jax.sharding import PartitionSpec as P
 from lab.compile import equations
 from lab.compile.equations import Edit, Equation
 from lab.compile.explicit_types import pinned
+from lab.compile.narrow_sends import constraints_of_narrow, sent_narrow
+from lab.core.dtypes import DTYPES
 from lab.diagnosis import remedy as changes
+from lab.diagnosis.program import WRITTEN
 from lab.diagnosis.remedy import Change, NotApplicable
 from lab.diagnosis.specs import Dims, most_alike
 
@@ -477,6 +480,25 @@ def _cast_after(program: _Program, change: changes.CastAfter) -> None:
         program.edit([at], moved)
 
 
+def _cast_before(program: _Program, change: changes.CastBefore) -> None:
+    def edit(eqn: Any, operands: Sequence[Any]) -> list[Any]:
+        narrow = equations.bound(eqn, [x.astype(DTYPES[change.dtype][0]) for x in operands])
+        return [x.astype(v.aval.dtype) for x, v in zip(narrow, eqn.outvars, strict=True)]
+
+    program.edit(program.found(change.equation), edit)
+
+
+def _send_narrow(program: _Program, change: changes.SendNarrow) -> None:
+    jaxpr = program.jaxpr.jaxpr
+    found = equations.named(jaxpr, change.equation)
+    at = [each for each in found if each.primitive in WRITTEN]
+    if not found and len(alone := [*constraints_of_narrow(jaxpr)]) == 1:  # Under a name of the compiler's own.
+        at = alone
+    for each in at or _constraints(program, change.equation):
+        for equation, edit in sent_narrow(each):
+            program.edit([equation], edit)
+
+
 def _keep_large_side(program: _Program, change: changes.KeepLargeSide) -> None:
     def edit(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
         contracted, batch = eqn.params["dimension_numbers"]
@@ -581,6 +603,8 @@ _MAKERS: dict[type, Callable[[_Program, Any], None]] = {
     changes.Scatter: _scatter,
     changes.Gather: _gather,
     changes.CastAfter: _cast_after,
+    changes.CastBefore: _cast_before,
+    changes.SendNarrow: _send_narrow,
     changes.KeepLargeSide: _keep_large_side,
     changes.Donate: _donate,
     changes.PassConstants: _pass_constants,

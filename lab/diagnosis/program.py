@@ -10,7 +10,7 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import accumulate, chain
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -186,6 +186,22 @@ class Site:
         return str(self.transfer.kind)
 
 
+class NarrowValue(NamedTuple):
+    """A value of 8 bits.
+
+    Attributes:
+      dtype: by XLA's name.
+      is_cast_before: it is moved as such by the traced program; else it is widened first.
+      scale_bits: of scales that belong to some of its values each, for every value; None where that is not known.
+      number_bytes: of scales that are one number on each device.
+    """
+
+    dtype: str
+    is_cast_before: bool = False
+    scale_bits: Fraction | None = None
+    number_bytes: int = 0
+
+
 @dataclass(frozen=True)
 class Program:
     """A compiled program as rules see it.
@@ -208,6 +224,8 @@ class Program:
       is_tried_elsewhere: changed, it is better compiled in another process.
       seconds: that it took to compile and to read.
       is_of_several: several processes compile it, and what one tries all must: XLA's compilers wait for one another.
+      narrow: gives, of the name of a transfer, the value of 8 bits that it moves by the traced program, or that what it
+        moves was made of; None where there is none, or the program was not traced.
     """
 
     ledger: Ledger
@@ -226,6 +244,7 @@ class Program:
     is_tried_elsewhere: bool = False
     seconds: float = 0.0
     is_of_several: bool = False
+    narrow: Callable[[str], NarrowValue | None] = lambda _: None
 
     @property
     def module(self) -> Module:

@@ -185,6 +185,28 @@ class CastAfter:
 
 
 @dataclass(frozen=True)
+class CastBefore:
+    """A collective of what its result is cast to, cast back after it."""
+
+    equation: str
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"the cast to {self.dtype} before {_operation(self.equation)}"
+
+
+@dataclass(frozen=True)
+class SendNarrow:
+    """The values of 8 bits that an operand is made of are moved in its place, with their scales, and widened after
+    that; for a sum they are exchanged, and each device sums its part."""
+
+    equation: str
+
+    def __str__(self) -> str:
+        return f"the values of 8 bits and their scales through {_operation(self.equation)}, widened after it"
+
+
+@dataclass(frozen=True)
 class KeepLargeSide:
     """A product whose larger operand stays split over these axes: the smaller one is split alike along the dim that is
     summed over, or else is whole, and the result is split along the larger one's dim."""
@@ -276,6 +298,8 @@ Change = (
     | Scatter
     | Gather
     | CastAfter
+    | CastBefore
+    | SendNarrow
     | KeepLargeSide
     | Donate
     | PassConstants

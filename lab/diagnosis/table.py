@@ -13,6 +13,7 @@ from lab.diagnosis.kinds import (
     layout,
     links,
     memory,
+    narrow,
     needless,
     offsets,
     pipeline,
@@ -355,6 +356,18 @@ KINDS: tuple[Kind, ...] = (
         "GPUs all. Of what it widens for CPUs, all 16-bit floats, there is a note and no finding: judge programs in "
         "16 bits on a gpu: or tpu: target.",
         target="tpu:v5e:2x4",
+    ),
+    Kind(
+        "dequantised_before",
+        "8-bit values that are dequantised and then sent or summed wide",
+        (narrow.dequantised_before,),
+        explains=False,
+        costs="Twice the bytes of 8-bit values where they travel in 16 bits, four times in 32.",
+        cure="Move the narrow value and its scale, and dequantise what arrives. Where the compiler puts the transfer "
+        "in, constrain the narrow value to the sharding that is asked for, and dequantise after that. Sums are not "
+        "made in 8 bits: exchange narrow parts by an all_to_all, and sum what arrives.",
+        mesh="fsdp=8",
+        target="gpu:h100:1x8",
     ),
     Kind(
         "narrowed_after",

@@ -15,7 +15,7 @@ from lab.diagnosis.account import Way
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import SCALES, Flow, Use, is_number_scale
 from lab.diagnosis.program import Program, Site, Wires, largest, operation, sent
-from lab.diagnosis.remedy import CastAfter, OrderDevices, PinArgument, PinBefore, Remedy
+from lab.diagnosis.remedy import CastAfter, CastBefore, OrderDevices, PinArgument, PinBefore, Remedy
 from lab.diagnosis.specs import without
 from lab.hlo.shapes import arrays, bits
 from lab.hlo.text import Computation, Instruction
@@ -29,7 +29,8 @@ _SLOW: Mapping[LinkName | None, str] = {
 _SMALLEST = 1 << 12
 # Another order of axes is much to ask: it must spare a quarter.
 _WORTH = 0.75
-_NARROW = ("bf16", "f16", "f8e4m3fn", "f8e5m2")
+_HALF = ("bf16", "f16")
+_NARROW = (*_HALF, "f8e4m3fn", "f8e5m2")
 _PARTS = frozenset({"slice", "dynamic-slice"})
 _MOVES = ("all_gather", "all_to_all", "collective_permute", "collective_broadcast")
 
@@ -253,7 +254,8 @@ def _is_widened(program: Program, site: Site) -> bool:
         )
     if site.kind not in _MOVES or operand is None:
         return False
-    return any(i.opcode == "convert" and _from(i, c) in _NARROW for i, c in program.flow.back(*operand, through=_PARTS))
+    # Of 8 bits `dequantised_before` tells.
+    return any(i.opcode == "convert" and _from(i, c) in _HALF for i, c in program.flow.back(*operand, through=_PARTS))
 
 
 def _is_promoted(site: Site) -> bool:
@@ -285,7 +287,7 @@ def _from(i: Instruction, c: Computation) -> str:
 def narrowed_after(program: Program) -> Iterator[Finding]:
     """A value is moved wide, and all that is done with it is to cast it, at most scaled by a number, to a narrower
     dtype."""
-    found = [(site, narrow) for site in program.inserted if (narrow := _narrowed_to(program, site))]
+    found = [(site, narrow) for site in program.sites if (narrow := _narrowed_to(program, site))]
     if not found:
         return
     sites = [site for site, _ in found]
@@ -302,28 +304,39 @@ def narrowed_after(program: Program) -> Iterator[Finding]:
             f"before, they would be {exact(then)} B a step sent by each device instead of {exact(now)}"
         )
         advice = (
-            "pin the cast value to the sharding that it has before it is moved: jax.lax.with_sharding_constraint("
-            f"x.astype({dtype}), the spec of x) and then to the one that is asked for"
+            "cast before the transfer, and pin the cast value to the sharding that it has there: "
+            f"jax.lax.with_sharding_constraint(x.astype({dtype}), the spec of x) and then to the one that is asked for"
         )
         yield program.finding(
-            "narrowed_after", sentence, advice, *sites, needed_bytes=then, remedy=_cast_before(program, sites)
+            "narrowed_after", sentence, advice, *sites, needed_bytes=then, remedy=_cast_before(program, found)
         )
 
 
-def _cast_before(program: Program, sites: list[Site]) -> Remedy:
-    """The cast value in the spec of the argument that it is made of, before the constraint that moves it."""
-    behind = [(site, program.argument_behind(site)) for site in sites]
-    return tuple(
-        PinBefore(site.op_name, (argument.dims,)) for site, argument in behind if argument is not None and argument.dims
-    )
+def _cast_before(program: Program, found: list[tuple[Site, str]]) -> Remedy:
+    """What the program moves itself is cast before that; else the cast value in the spec of the argument that it is
+    made of, before the constraint that moves it."""
+    remedy: list[PinBefore | CastBefore] = []
+    for site, narrow in found:
+        argument = program.argument_behind(site)
+        if site.is_written:
+            remedy.append(CastBefore(site.op_name, narrow))
+        elif argument is not None and argument.dims:
+            remedy.append(PinBefore(site.op_name, (argument.dims,)))
+    return tuple(remedy)
 
 
 def _narrowed_to(program: Program, site: Site) -> str | None:
     """The dtype that every use casts a moved value to."""
     if site.kind not in _MOVES or not (wide := bits(site.transfer.dtype)):
         return None
-    found = {_first_narrow(program.flow, use, wide) for use in program.uses(site, frozenset(SCALES))}
+    # What is scaled after a transfer that the program writes would have to be scaled before it.
+    through = frozenset[str]() if site.is_written else frozenset(SCALES)
+    found = {_first_narrow(program.flow, use, wide) for use in program.uses(site, through)}
     narrow = found.pop() if len(found) == 1 else None
+    traced = program.narrow(site.op_name) if narrow is None and not program.may_be_cpus and wide > 8 else None
+    if traced is not None and traced.is_cast_before:
+        # Of a float that is rounded and widened again the compiled text need not tell.
+        return traced.dtype
     # CPU compilers widen all 16-bit floats, of which there is a note.
     return None if program.may_be_cpus and narrow in _NARROW else narrow
 

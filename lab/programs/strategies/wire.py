@@ -114,7 +114,9 @@ def dequantised(q_ADB: jax.Array, scale: jax.Array, narrow: Narrow) -> jax.Array
 
 def rounded(x_ADB: jax.Array, narrow: Narrow) -> jax.Array:
     """What arrives of values that travel in this format."""
-    return dequantised(*quantised(x_ADB, narrow), narrow).astype(x_ADB.dtype)
+    q_ADB, scale = quantised(x_ADB, narrow)
+    # Held: GPUs' compilers drop a float that is rounded and widened again (G14).
+    return dequantised(jax.lax.optimization_barrier(q_ADB), scale, narrow).astype(x_ADB.dtype)
 
 
 def _in_blocks(x_ADB: jax.Array, block: int) -> tuple[jax.Array, int | None]:
@@ -157,7 +159,7 @@ def on_wire(gather: WeightHook, wire: Wire, over: tuple[str, ...], at: int, dims
         return gather(w, dims)
     check_blocks(wire.weights, w.shape, at)
     q_ADB, scale = quantised(w.reshape(seen_as(w.shape, at)), wire.weights, over)
-    # Held here: XLA may move a cast across what it moves.
+    # Held on both sides: XLA may move casts across what it moves.
     q_ADB = gather(jax.lax.optimization_barrier(q_ADB), _SPLIT)
     with jax.named_scope("scale"):
         scale = gather(scale, _SPLIT) if wire.weights.block else scale

@@ -162,6 +162,25 @@ G13 = Behaviour(
     recognise_added=_done_again,
 )
 
+G14 = CompilerNote(
+    id="G14",
+    platform=Platform.GPU,
+    certainty=Certainty.PREDICTABLE,
+    effect="a float that is cast to fewer bits and back stays as it was: nothing is rounded, and what is sent is wide",
+    when="both casts between the same two transfers, scales between them included; not of integers",
+    remedy="jax.lax.optimization_barrier on the narrow value, jax.lax.reduce_precision, or "
+    "xla_allow_excess_precision=false",
+)
+
+G15 = CompilerNote(
+    id="G15",
+    platform=Platform.GPU,
+    certainty=Certainty.PREDICTABLE,
+    effect="collectives keep 8-bit floats: a psum or psum_scatter of f8 adds in f8, and rounds at every addition",
+    when="a collective of f8e4m3fn or f8e5m2",
+    remedy="exchange by an all_to_all in 8 bits, and sum in f32 what arrives",
+)
+
 # In the order in which they act.
 BEHAVIOURS = (G6, G9, G13)
 NOTES = (
@@ -174,4 +193,6 @@ NOTES = (
     G10,
     G11,
     G12,
+    G14,
+    G15,
 )

@@ -305,6 +305,26 @@ T20 = CompilerNote(
     when="sums over several slices in a loop of three iterations or more",
 )
 
+T21 = CompilerNote(
+    id="T21",
+    platform=Platform.TPU,
+    certainty=Certainty.PREDICTABLE,
+    effect="a psum or psum_scatter of 8 bits is an all-reduce of u32, four numbers in each, that adds in 8 bits: of a "
+    "psum_scatter twice the wire bytes",
+    when="a sum of s8, f8e4m3fn or f8e5m2 over devices",
+    remedy="exchange by an all_to_all in 8 bits, and sum in f32 what arrives",
+)
+
+T22 = CompilerNote(
+    id="T22",
+    platform=Platform.TPU,
+    certainty=Certainty.PREDICTABLE,
+    effect="a value is moved in the type that it has before a cast to 8 bits, and in the type that it has after a cast "
+    "from 8 bits: casts are not moved across transfers, as GPUs' compilers move some",
+    when="a cast beside an all-gather, all-to-all or collective-permute, written out or declared",
+    remedy="cast to 8 bits first, and pin the cast value to the sharding that it has there",
+)
+
 # In the order in which they act.
 BEHAVIOURS = (T9, T13, T14, T1, T2, T10, T15, T16, T4, T5, T7, T11, T12, T18, T19, T17)
 NOTES = (
@@ -312,4 +332,6 @@ NOTES = (
     T6,
     T8,
     T20,
+    T21,
+    T22,
 )

@@ -155,6 +155,20 @@ def another_dim(mesh: Mesh) -> Built:
     )
 
 
+def dequantised_after(mesh: Mesh) -> Built:
+    rows = P("fsdp", None)
+
+    def gathered(q: jax.Array, scale: jax.Array) -> jax.Array:
+        whole, scales = (jax.lax.all_gather(x, "fsdp", tiled=True) for x in (q, scale))
+        return whole.astype(jnp.bfloat16) * scales
+
+    args = (
+        array(mesh, (1024, 1024), "fsdp", None, dtype=jnp.int8),
+        array(mesh, (1024, 1), "fsdp", None, dtype=jnp.bfloat16),
+    )
+    return jax.shard_map(gathered, mesh=mesh, in_specs=(rows, rows), out_specs=P(), check_vma=False), args
+
+
 def cast_first(mesh: Mesh) -> Built:
     def product(w, x):
         cast = pinned(mesh, (w.astype(jnp.float32) * 16).astype(jnp.float8_e4m3fn), "fsdp", None)
@@ -207,6 +221,7 @@ CURES: dict[str, Callable[[Mesh], Built]] = {
     "axis_order": in_one_order,
     "padded": another_dim,
     "narrowed_after": cast_first,
+    "dequantised_before": dequantised_after,
     "held_whole": moments_split,
     "not_donated": given_up,
     "computed_redundantly": rows_split,

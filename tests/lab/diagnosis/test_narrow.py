@@ -1,0 +1,120 @@
+"""Programs whose 8 bits are lost on the way: each is named, and what regains them was compiled."""
+
+from fractions import Fraction
+
+import jax
+import numpy as np
+import pytest
+
+from lab import diagnosis
+from lab.compile import inspection, remedies
+from lab.diagnosis.finding import Finding
+from lab.diagnosis.remedy import CastBefore, SendNarrow
+from lab.hlo.shapes import bits
+from lab.meshes.targets import parse_target
+from tests.cases.compiling import ahead_of_time_gpu, ahead_of_time_tpu, cpu, mesh_on
+from tests.lab.diagnosis import narrow_programs
+from tests.lab.diagnosis.narrow_programs import LOSING, LOSING_NOTHING
+from tests.long_tests import long
+
+pytestmark = pytest.mark.compiles
+
+KINDS = {"narrowed_after", "dequantised_before"}
+GPU, TPU = "gpu:h100:1x8", "tpu:v5e:2x4"
+KEPT_BY_GPUS = {
+    "weight_cast_to_f8",
+    "weight_cast_to_int8",
+    "weight_scaled_in_blocks",
+    "weight_gathered_then_cast",
+    "int8_weight_dequantised_first",
+    "layers_scanned",
+    "activation_passed_on_wide",
+}
+"""XLA's GPU compiler moves these casts across the transfer itself."""
+QUICK = ("weight_gathered_then_cast", "layers_scanned", "cache_dequantised_first", "gradient_scattered_wide")
+"""The others compile for TPUs in the long tests."""
+
+
+def found(build, target: str, prove: bool = False) -> list[Finding]:
+    mesh = mesh_on(target, fsdp=8)
+    function, args = build(mesh)
+    program = inspection.read_program(function, args, mesh, parse_target(target), source=build.__name__)
+    return [each for each in diagnosis.of(program, prove=prove).findings if each.kind in KINDS]
+
+
+def loses_and_regains(build, target: str) -> None:
+    """The changed program sends what the finding says, which is a half of bfloat16 or a quarter of float32, and
+    scales."""
+    (finding,) = found(build, target, prove=True)
+    assert finding.proof.not_tried is None and finding.proof.pays
+    before, after = (sums.wire_bytes for sums in (finding.proof.before, finding.proof.after))
+    moved = sum(t.wire_bytes * t.executions for t in finding.transfers)
+    # TPUs gather the eight ranks' scales by a masked sum (T7): twice the bytes of 7 numbers.
+    tiny = 7 * 4 if target == TPU else 0
+    is_sum = {str(t.kind) for t in finding.transfers} == {"all_reduce"}
+    share = Fraction(8, max(bits(t.dtype) for t in finding.transfers))
+    # What an all-reduce comes to still travels wide.
+    least = moved * ((1 + share) / 2 if is_sum else share)
+    assert least <= after - (before - moved) <= Fraction(104, 100) * least
+    # TPUs name what they gather of a cache after an operation of their own, so that its scales are not known.
+    if finding.needed_bytes is None:
+        assert (build.__name__, target) == ("cache_dequantised_first", TPU)
+    else:
+        assert 0 <= after - (before - moved + finding.needed_bytes) <= tiny
+
+
+@ahead_of_time_gpu
+@pytest.mark.parametrize("build", [b for b in LOSING if b.__name__ not in KEPT_BY_GPUS], ids=lambda b: b.__name__)
+def test_what_the_gpu_compiler_sends_wide_is_named_and_regained(build):
+    loses_and_regains(build, GPU)
+
+
+@ahead_of_time_tpu
+@pytest.mark.parametrize(
+    "build", [pytest.param(b, marks=() if b.__name__ in QUICK else long, id=b.__name__) for b in LOSING]
+)
+def test_what_the_tpu_compiler_sends_wide_is_named_and_regained(build):
+    loses_and_regains(build, TPU)
+
+
+@ahead_of_time_gpu
+@pytest.mark.parametrize("name", sorted(KEPT_BY_GPUS))
+def test_what_the_gpu_compiler_sends_narrow_is_not_blamed(name):
+    assert found(getattr(narrow_programs, name), GPU) == []
+
+
+@ahead_of_time_gpu
+@pytest.mark.parametrize("build", LOSING_NOTHING, ids=lambda b: b.__name__)
+def test_programs_that_lose_nothing_are_not_blamed(build):
+    assert found(build, GPU) == []
+
+
+def test_what_fake_cpus_widen_is_not_blamed():
+    """Integers they do not widen."""
+    of_floats = [each for each in (*LOSING, *LOSING_NOTHING) if "int8" not in each.__name__]
+    assert [found(build, "cpu:8") for build in of_floats] == [[]] * len(of_floats)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("f8_weight_dequantised_in_blocks", SendNarrow("jit(f)/shard_map/all_gather")),
+        ("tokens_dispatched_wide", SendNarrow("jit(f)/shard_map/all_to_all")),
+        ("activation_passed_on_wide", SendNarrow("jit(f)/shard_map/ppermute")),
+        ("gradient_scattered_wide", SendNarrow("jit(f)/shard_map/reduce_scatter")),
+        ("gradient_scattered_in_blocks", SendNarrow("jit(f)/shard_map/reduce_scatter")),
+        ("quantised_sum_in_float32", SendNarrow("jit(f)/shard_map/psum")),
+        ("weight_gathered_then_cast", CastBefore("jit(f)/shard_map/all_gather", "f8e4m3fn")),
+    ],
+)
+def test_the_changed_program_gives_what_the_program_gives(name, change):
+    mesh = cpu(fsdp=8)
+    function, args = getattr(narrow_programs, name)(mesh)
+    traced = jax.jit(function).trace(*args)
+    lowered, _, _ = remedies.changed(traced, mesh, (change,))
+    draw = np.random.default_rng(0)
+    values = [jax.device_put(draw.standard_normal(x.shape).astype(x.dtype), x.sharding) for x in args]
+    expected, changed = (
+        np.asarray(jax.tree.leaves(program.compile()(*values))[0], np.float32) for program in (traced.lower(), lowered)
+    )
+    np.testing.assert_allclose(changed, expected, rtol=0.02, atol=0.02 * np.abs(expected).max())
