@@ -246,9 +246,10 @@ def trained(
     for training in trainings:
         check_training(training, targets, styles, settings)
     return [
-        train(training, target, watched(some), with_settings(training.parameters, settings))
+        train(training, target, watched(some), shape)
         for training in trainings
-        for target, some in _trainings(training, targets, styles).items()
+        for shape in [with_settings(training.parameters, settings)]
+        for target, some in _trainings(training, shape, targets, styles).items()
     ]
 
 
@@ -261,20 +262,20 @@ def check_training(
       UsageError: one of them cannot train so.
     """
     shape = with_settings(training.parameters, settings)
-    for some in _trainings(training, targets, styles).values():
+    for some in _trainings(training, shape, targets, styles).values():
         for run in some:
             _check(run, shape)
 
 
 def _trainings(
-    training: Training, targets: Sequence[Target], styles: Sequence[str]
+    training: Training, shape: TrainingShape, targets: Sequence[Target], styles: Sequence[str]
 ) -> dict[Target, list[Run[LayoutUnderTraining]]]:
     """Each layout in those of the styles that it has.
 
     Raises:
-      UsageError: a style that no layout has.
+      UsageError: a style that no layout has, or no such layout.
     """
-    own = {layout: layout.styles + layout.more_styles for layout in training.layouts}
+    own = {layout: layout.styles + layout.more_styles for layout in training.chosen(shape)}
     for style in styles:
         if not any(style in some for some in own.values()):
             raise UsageError(f"{training.name}: {no_such('style', style, dict.fromkeys(chain(*own.values())))}")

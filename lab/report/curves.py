@@ -88,7 +88,7 @@ def _fall(trained: TrainingResult) -> list[str]:
         f"one device: the loss is {trained.start:.3f} at first and {trained.end:.3f} over the last tenth of {steps} "
         "steps; "
         f"predicting each byte by its frequency alone would give {trained.guessing:.3f}",
-        f"float32: other orders of the sequences move that curve by {reference.moved[0]:.1e} at the first step and by "
+        f"{reference.noise} move that curve by {reference.moved[0]:.1e} at the first step and by "
         f"{reference.moved.max():.1e} at most; "
         f"tolerance {reference.tolerances[0]:.1e} at first and {reference.tolerance:.1e} at the end",
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, ClassVar, Self
 
@@ -79,6 +79,16 @@ def build(style: str, shape: CompressedShape, mesh: Mesh) -> program.Program:
 
 def start(shape: CompressedShape, axes: Axes, weights: Parameters) -> program.TrainState:
     return program.with_exchange(shape.strategy, axes, program.state_of(shape.strategy, shape, weights))
+
+
+def in_method(name: str, shape: DecoderShape) -> CompressedShape:
+    """The sizes of a training with this method."""
+    return CompressedShape(**{each.name: getattr(shape, each.name) for each in fields(DecoderShape)}, method=name)
+
+
+def go_on(shape: CompressedShape, axes: Axes, state: program.TrainState) -> program.TrainState:
+    """After steps in full."""
+    return program.with_exchange(shape.strategy, axes, state)
 
 
 def state(shape: CompressedShape, mesh: Mesh) -> Any:

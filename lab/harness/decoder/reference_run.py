@@ -25,6 +25,10 @@ EPS = float(np.finfo(np.float32).eps)
 # than an eye would see.
 MARGIN, LEAST_MOVE, LARGEST_TOLERANCE = 10, EPS, 1e-2
 ORDERS = 2
+WIDER, NUDGED = 1.5, 4
+"""Than the band of so many nudged curves a curve of lossy steps may be."""
+BF16_ROUNDING = 2.0**-8
+"""The most that a weight changes, relatively, when it is stored in 16 bits once."""
 Batches = Sequence[tuple[np.ndarray, np.ndarray]]
 
 
@@ -81,6 +85,41 @@ class ReferenceRun:
         """The largest."""
         return float(self.tolerances.max())
 
+    def failure(self, found: np.ndarray) -> str | None:
+        """What is wrong with a curve, in a sentence; None where nothing is."""
+        return first_divergence(found, self)
+
+    @property
+    def noise(self) -> str:
+        """What moved its losses."""
+        return "float32: other orders of the sequences"
+
+
+@dataclass(frozen=True)
+class NudgedRun(ReferenceRun):
+    """One device's training, and how far its losses moved, relatively, when all weights were nudged before the first
+    step: the band that a curve may leave which computes something else on purpose.
+
+    Attributes:
+      size: of a nudge, relative to a weight: its standard deviation.
+    """
+
+    size: float = 0.0
+
+    @property
+    def tolerances(self) -> np.ndarray:
+        """One and a half times the band so far."""
+        return WIDER * np.maximum.accumulate(self.moved)
+
+    def failure(self, found: np.ndarray) -> str | None:
+        """It is none to leave the band."""
+        is_lost = ~np.isfinite(found)
+        return f"the loss is no number at step {int(is_lost.argmax())}" if is_lost.any() else None
+
+    @property
+    def noise(self) -> str:
+        return f"nudged by {self.size:.1e}: {NUDGED} other first weights"
+
 
 def relative_error(found: np.ndarray, expected: np.ndarray | float) -> np.ndarray:
     """Of each loss; infinite where it is no number."""
@@ -108,8 +147,25 @@ def train_reference(shape: TrainingShape, batches: Batches) -> ReferenceRun:
     return ReferenceRun(found, np.max([_until_parted(error) for error in errors] if shape.experts else errors, axis=0))
 
 
-def _start(shape: TrainingShape) -> TrainState:
-    master = decoder.initial(shape)
+def train_nudged(shape: TrainingShape, batches: Batches) -> NudgedRun:
+    """The same training from weights that are off by what bfloat16 rounds."""
+    step = partial(_step(shape), STILL)
+
+    def curve(size: float, seed: int) -> np.ndarray:
+        return losses(step, _start(shape, size, seed), batches)
+
+    found = curve(0.0, 0)
+    errors = [relative_error(curve(BF16_ROUNDING, seed), found) for seed in range(NUDGED)]
+    return NudgedRun(found, np.max(errors, axis=0), BF16_ROUNDING)
+
+
+def _start(shape: TrainingShape, size: float = 0.0, seed: int = 0) -> TrainState:
+    draw = np.random.default_rng(seed)
+
+    def changed(w: jax.Array) -> jax.Array:
+        return w * (1 + size * draw.standard_normal(w.shape).astype(np.float32))
+
+    master = jax.tree.map(changed, decoder.initial(shape))
     return TrainState(master, _optimizer().init(master), None)
 
 
@@ -152,13 +208,18 @@ def _reordered(batches: Batches, seed: int) -> Batches:
 
 def losses(step: Callable[..., tuple[Any, Metrics]], state: Any, batches: Batches) -> np.ndarray:
     """The loss of each step, before its update; float64 [steps]."""
+    return losses_and_state(step, state, batches)[0]
+
+
+def losses_and_state(step: Callable[..., tuple[Any, Metrics]], state: Any, batches: Batches) -> tuple[np.ndarray, Any]:
+    """The same, and the state after the last step."""
     found = []
     for batch in batches:
         state, metrics = step(state, *batch)
         # Awaited here: fake devices share the threads of one pool, and several steps in flight may wait for each other
         # for ever.
         found.append(float(metrics.loss))
-    return np.array(found)
+    return np.array(found), state
 
 
 def _until_parted(error: np.ndarray) -> np.ndarray:

@@ -27,6 +27,7 @@ from lab.harness.decoder.reference_run import (
     RoutingTie,
     first_divergence,
     losses,
+    losses_and_state,
     relative_error,
     replayed_with_same_routing,
     train_reference,
@@ -38,10 +39,24 @@ from lab.harness.run import RUNNABLE, compiled_step, context, ineffective_shardi
 from lab.harness.schemas import CurveJson, NumericsJson, OneDeviceJson, RoutingTieJson, RunResultJson, SecondsJson
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
-from lab.meshes.errors import UsageError, one_line
+from lab.meshes.errors import UsageError, no_such, one_line
 from lab.meshes.targets import Target
 from lab.programs.models import decoder
 from lab.settle import Settlement, Verdict, settle
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """The first steps of a training, by another experiment's step of the same mesh and parameters.
+
+    Attributes:
+      share: of all steps.
+      go_on: (parameters, axes, its last state) to the state that the layout's own step takes.
+    """
+
+    experiment: Experiment
+    share: float
+    go_on: Callable[[Any, Axes, Any], Any]
 
 
 @dataclass(frozen=True)
@@ -50,9 +65,11 @@ class LayoutUnderTraining(Experiment):
 
     Attributes:
       sized: the training's parameters to the experiment's own.
+      warm_up: None: its own step is that of all steps.
     """
 
     sized: Callable[[TrainingShape], Any] = lambda shape: shape
+    warm_up: WarmUp | None = None
 
 
 def trainee(name: str, experiment: Experiment, **how: Any) -> LayoutUnderTraining:
@@ -71,6 +88,7 @@ class Training:
       chapter: of the book.
       layouts: one or more, named after what they are.
       claims: what the curves decide.
+      reference: (parameters, batches) to what the curves are held against.
     """
 
     name: str
@@ -80,6 +98,17 @@ class Training:
     layouts: tuple[LayoutUnderTraining, ...]
     claims: Callable[[TrainingResult], tuple[Claim, ...]]
     targets: tuple[str, ...] = ("cpu:8",)
+    reference: Callable[[TrainingShape, Batches], ReferenceRun] = train_reference
+
+    def chosen(self, shape: TrainingShape) -> tuple[LayoutUnderTraining, ...]:
+        """Those that the parameters ask for.
+
+        Raises:
+          UsageError: there is no such layout.
+        """
+        if shape.layout and shape.layout not in (names := [layout.name for layout in self.layouts]):
+            raise no_such("layout", shape.layout, names)
+        return tuple(layout for layout in self.layouts if shape.layout in ("", layout.name))
 
     @property
     def styles(self) -> tuple[str, ...]:
@@ -162,7 +191,8 @@ class TrainingResult:
     def left_out(self) -> tuple[str, ...]:
         """Layouts that have none of the styles asked for."""
         ran = {curve.layout for curve in self.curves}
-        return tuple(dict.fromkeys(layout.name for layout in self.training.layouts if layout.name not in ran))
+        asked = self.training.chosen(self.parameters)
+        return tuple(dict.fromkeys(layout.name for layout in asked if layout.name not in ran))
 
     @property
     def worst_relative_error(self) -> float:
@@ -171,6 +201,10 @@ class TrainingResult:
     def is_on_curve(self, curve: Curve) -> bool:
         """Its losses are one device's, but for what ties decide."""
         return curve.losses.size > 0 and first_divergence(curve.losses, curve.expected or self.reference) is None
+
+    def gap(self, curve: Curve) -> float:
+        """From one device's losses, over the last tenth of the steps; above 0 where it learned less."""
+        return float(curve.losses[-max(1, self.parameters.steps // 10) :].mean()) - self.end
 
     @property
     def is_one_curve(self) -> bool:
@@ -261,7 +295,7 @@ def train(
     start, source = time.perf_counter(), text.standard_library()
     batches = text.batches(source, shape.steps, shape.batch, shape.length)
     with jax.default_matmul_precision("highest"):
-        reference = train_reference(shape, batches)
+        reference = training.reference(shape, batches)
         curves = tuple(curve(run, shape, batches, reference) for run in runs)
     seconds = time.perf_counter() - start
     return TrainingResult(
@@ -284,15 +318,18 @@ def curve(run: Run[LayoutUnderTraining], shape: TrainingShape, batches: Batches,
     nothing = Curve(layout.name, style, axes.shape)
     try:
         compiled, compile_s = timed(lambda: compiled_step(layout, style, own, mesh))
-        state = jax.device_put(_start(layout, own, axes), compiled.input_shardings[0][0])
-        found, steps_s = timed(lambda: losses(compiled, state, _in_order(batches, known(layout.step).order(own, axes))))
+        in_order = _in_order(batches, known(layout.step).order(own, axes))
+        first, state = _warmed_up(layout, style, own, mesh, in_order)
+        state = jax.device_put(state, compiled.input_shardings[0][0])
+        rest, steps_s = timed(lambda: losses(compiled, state, in_order[len(first) :]))
+        found = np.concatenate([first, rest])
     except jax.errors.JaxRuntimeError as refusal:
         return replace(nothing, failure=one_line(refusal))
     program = read_program(compiled, (), mesh, target, source=layout.name)
     settlement = settle(predicted, program.ledger, context(target, style, axes, mesh))
     expected, ties = replayed_with_same_routing(found, reference, shape, batches)
     failure = (
-        first_divergence(found, expected)
+        expected.failure(found)
         or ineffective_sharding(layout, own, mesh, compiled, settlement)
         or not_donated(layout, own, mesh, program)
     )
@@ -309,7 +346,22 @@ def curve(run: Run[LayoutUnderTraining], shape: TrainingShape, batches: Batches,
     )
 
 
-def _start(layout: LayoutUnderTraining, own: Any, axes: Axes) -> Any:
+def _warmed_up(
+    layout: LayoutUnderTraining, style: str, own: Any, mesh: jax.sharding.Mesh, batches: Batches
+) -> tuple[np.ndarray, Any]:
+    """The losses of the steps before a layout's own first one, and the state that this takes."""
+    axes = Axes.of(mesh.shape)
+    if layout.warm_up is None:
+        return np.empty(0), _start(layout, own, axes)
+    before = layout.warm_up.experiment
+    compiled = compiled_step(before, style, own, mesh)
+    state = jax.device_put(_start(before, own, axes), compiled.input_shardings[0][0])
+    steps = max(1, round(layout.warm_up.share * len(batches)))
+    found, state = losses_and_state(compiled, state, batches[:steps])
+    return found, layout.warm_up.go_on(own, axes, state)
+
+
+def _start(layout: Experiment, own: Any, axes: Axes) -> Any:
     state = known(layout.step).start(own, axes, decoder.initial(own))
     # In float32 the weights in use are the master weights at first, and a step that is given one buffer twice cannot
     # reuse it.

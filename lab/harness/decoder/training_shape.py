@@ -15,12 +15,14 @@ class TrainingShape(DecoderShape):
 
     Attributes:
       steps: that each layout is trained for.
+      layout: the only one to train; by default all.
     Raises:
       UsageError: as `DecoderShape`; fewer than two steps, a vocabulary without room for every byte, or experts that
         choose their tokens.
     """
 
     steps: int = 200
+    layout: str = ""
 
     def __post_init__(self) -> None:
         if self.experts and self.router == "expert_choice":

@@ -57,13 +57,17 @@ def top_k_sum(share: float, x_N: jax.Array, over: tuple[str, ...]) -> tuple[jax.
     return jnp.zeros(x_N.size).at[index_RK].add(value_RK), x_N.at[index_K].set(0)
 
 
+def random_indices(share: float, numbers: int, key: jax.Array) -> jax.Array:
+    """[K], no two alike: a permutation would sort all numbers."""
+    return jax.lax.top_k(jax.random.uniform(key, (numbers,)), kept(share, numbers))[1]
+
+
 def random_k_sum(share: float, x_N: jax.Array, step: jax.Array, over: tuple[str, ...]) -> tuple[jax.Array, jax.Array]:
     """The sum of some numbers, at the same random indices on all ranks, and what a rank did not send.
 
     Cost: an all_reduce of the values; `random_k_sends`.
     """
-    key = jax.random.fold_in(jax.random.key(SEED), step)
-    index_K = jax.random.permutation(key, x_N.size)[: kept(share, x_N.size)]
+    index_K = random_indices(share, x_N.size, jax.random.fold_in(jax.random.key(SEED), step))
     value_K = jax.lax.psum(x_N[index_K], over)
     return jnp.zeros(x_N.size).at[index_K].set(value_K), x_N.at[index_K].set(0)
 

@@ -1,0 +1,111 @@
+"""Chapter 28: what eight exchanges of gradients send, and what refutes it."""
+
+import pytest
+
+from lab.experiments import ch28_training
+from lab.harness.registry import load
+from lab.harness.suite import trained
+from lab.meshes.axes import Axes
+from lab.meshes.errors import UsageError
+from lab.meshes.targets import parse_target
+from lab.settle import Verdict
+from tests.experiments.part_claims import claims, flipped, more, on_8_devices, verdicts
+from tests.long_tests import long
+
+NAMES = (
+    "ch28_power_sgd",
+    "ch28_top_k",
+    "ch28_random_k",
+    "ch28_qsgd",
+    "ch28_terngrad",
+    "ch28_one_bit_adam",
+    "ch28_int8_all_reduce",
+    "ch28_float8_all_reduce",
+)
+SIXTEEN, THOUSAND = Axes.of({"data": 16}), Axes.of({"data": 1024})
+EVERYDAY = ("ch28_power_sgd", "ch28_int8_all_reduce")
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("name", [name if name in EVERYDAY else pytest.param(name, marks=long) for name in NAMES])
+def test_eight_devices_send_exactly_what_theory_says_and_compute_what_one_does(name):
+    result = on_8_devices(name)
+    assert result.verdict is Verdict.EXACT and result.is_fine
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_rank_decides_nothing(name):
+    assert claims(name, Axes.of({"data": 1})) == ()
+
+
+@pytest.mark.parametrize("axes", [SIXTEEN, THOUSAND])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_theory_asks_for_refutes_nothing_but_what_is_disputed(name, axes):
+    found = claims(name, axes)
+    assert "confirmed" in {str(claim.verdict) for claim in found}
+    assert all(str(claim.verdict) == ("refuted" if claim.disputed else "confirmed") for claim in found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_four_bytes_more_or_one_message_more_refute_a_claim(name):
+    assert flipped(name, SIXTEEN, more("exchanged", payload_bytes=4))
+    assert flipped(name, SIXTEEN, more("exchanged"))
+
+
+def test_a_scale_for_128_numbers_adds_a_32nd_and_is_counted():
+    (volume, *_) = claims("ch28_int8_all_reduce", SIXTEEN)
+    assert "codes of 8 bits take 31,457,280 B and a scale for 128 of them 983,040 B" in volume.evidence
+    assert "sends 32,440,320 B of 16,777,216 numbers, 3.879 times less than in float32" in volume.evidence
+
+
+def test_one_percent_of_each_rank_gains_nothing_among_1024():
+    evidence = claims("ch28_top_k", THOUSAND)[1].evidence
+    assert "10.24 times as much as in float32; at a share of 0.0009766 of 1024 ranks" in evidence
+    assert verdicts("ch28_top_k", THOUSAND)["less than the dense ring below a density of 1/n"] == "confirmed"
+
+
+def test_factors_of_rank_4_of_4096_squared_are_512_times_smaller_among_any_number_of_ranks():
+    for axes in (SIXTEEN, THOUSAND):
+        assert "512 times less than in float32" in claims("ch28_power_sgd", axes)[0].evidence
+
+
+def test_codes_of_1024_ranks_gathered_whole_are_64_times_an_all_reduce():
+    assert ", 64 times an all-reduce in float32" in claims("ch28_qsgd", THOUSAND)[-1].evidence
+
+
+def test_a_training_of_no_such_layout_is_refused():
+    with pytest.raises(UsageError, match="no layout 'topk'"):
+        trained([load("ch28_training")], [parse_target("cpu:8")], [], {"layout": "topk"}, iter)
+
+
+def train(**settings: object):
+    (found,) = trained(
+        [ch28_training.EXPERIMENT],
+        [parse_target("cpu:8")],
+        [],
+        {name: str(value) for name, value in settings.items()},
+        iter,
+    )
+    return found
+
+
+@pytest.mark.compiles
+def test_after_steps_in_full_momenta_are_exchanged_as_signs_and_the_ledger_is_exact():
+    found = train(layout="one_bit_adam", steps=5)
+    (curve,) = found.curves
+    assert found.verdict is Verdict.EXACT and not found.failures and curve.losses.size == 5
+    # The first step is in full.
+    assert curve.losses[:2] == pytest.approx(found.reference.losses[:2], rel=1e-5)
+    assert curve.losses[2:] != pytest.approx(found.reference.losses[2:], rel=1e-5)
+    assert "nats from one device's" in found.claims[0].evidence
+
+
+@long
+@pytest.mark.compiles
+def test_200_steps_in_8_bits_are_within_one_and_a_half_times_the_band_and_all_methods_learn():
+    found = train()
+    assert found.verdict is Verdict.EXACT and not found.failures
+    within = {curve.layout for curve in found.curves if found.is_on_curve(curve)}
+    assert {"int8", "float8"} <= within
+    for curve in found.curves:
+        assert curve.losses[-20:].mean() < found.guessing
