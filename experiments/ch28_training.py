@@ -6,7 +6,8 @@ from functools import partial
 from lab.experiments import ch14_data_parallel, ch28_step
 from lab.harness.claim import Claim, calculated
 from lab.harness.decoder.compressed import go_on, in_method
-from lab.harness.decoder.reference_run import train_nudged
+from lab.harness.decoder.nudged import MARGIN
+from lab.harness.decoder.reference_run import NUDGED, train_nudged
 from lab.harness.decoder.training import Curve, LayoutUnderTraining, Training, TrainingResult, WarmUp, trainee
 from lab.harness.decoder.training_shape import SMALL
 
@@ -34,8 +35,8 @@ def told(trained: TrainingResult, curve: Curve) -> Claim:
     return calculated(
         ABOUT[curve.layout],
         f"{curve.layout}: over the last tenth of {trained.parameters.steps} steps its loss is "
-        f"{trained.gap(curve):+.4f} nats from one device's, {trained.gap(curve) / trained.end:+.2%}; {where} 1.5 times "
-        f"the band of nudged curves, {trained.reference.tolerance:.2%}",
+        f"{trained.gap(curve):+.4f} nats from one device's, {trained.gap(curve) / trained.end:+.2%}; {where} {MARGIN} "
+        f"times the band of {NUDGED} nudged curves, {trained.reference.tolerance:.2%}",
     )
 
 

@@ -11,7 +11,7 @@ from lab.hlo.shapes import arrays
 from lab.hlo.text import Computation, Instruction, Module
 
 _AS_THEY_ARE = frozenset({"bitcast", "copy", "copy-done", "copy-start"})
-MAY_BE_PADDED = _AS_THEY_ARE | {"fusion", "dynamic-update-slice"}
+MAY_BE_PADDED = _AS_THEY_ARE | {"fusion", "dynamic-update-slice", "get-tuple-element"}
 """No other instruction gives zeros but for a slice."""
 _SAME_NUMBER = _AS_THEY_ARE | {"reshape", "convert"}
 _DEEPEST = 10
@@ -53,7 +53,7 @@ def _nowhere(parameter: int) -> None:
 
 def is_zero_padded_shard(value: Instruction, computation: Computation, module: Module) -> bool:
     """Whether it is zeros but for the device's own part, as `dynamic-update-slice` makes it, alone or at the end of a
-    fusion.
+    fusion, which may make something else beside it.
 
     Parts are the devices' own where each begins at the device's number times its size, or where a table has it by that
     number."""
@@ -61,6 +61,9 @@ def is_zero_padded_shard(value: Instruction, computation: Computation, module: M
         return False
     if value.opcode in _AS_THEY_ARE:
         value = _source(value, computation)
+    element = value if value.opcode == "get-tuple-element" else None
+    if element is not None:
+        value = _defined(element, 0, computation) or element
     if value.opcode != "fusion":
         return (
             value.opcode == "dynamic-update-slice"
@@ -68,7 +71,10 @@ def is_zero_padded_shard(value: Instruction, computation: Computation, module: M
             and _is_own_part(value, computation, module, _nowhere)
         )
     fused = module.computations.get(value.attribute("calls") or "")
-    if fused is None or fused.root is None or (written := _source(fused.root, fused)).opcode != "dynamic-update-slice":
+    if fused is None or fused.root is None:
+        return False
+    written = _written(fused.root, fused, element)
+    if written is None or written.opcode != "dynamic-update-slice":
         return False
 
     def outside(number: int) -> _Position | None:
@@ -80,6 +86,15 @@ def is_zero_padded_shard(value: Instruction, computation: Computation, module: M
     if into is not None and into.opcode == "parameter":
         return _is_zeros(_defined(value, fused.parameters.get(into.name, 0), computation), computation)
     return _is_zeros(into, fused)
+
+
+def _written(root: Instruction, fused: Computation, element: Instruction | None) -> Instruction | None:
+    """What a fusion ends with; or of several the one that an element of its result is."""
+    if element is None:
+        return _source(root, fused)
+    index = (element.attribute("index") or "")[:9]
+    made = _defined(root, int(index), fused) if root.opcode == "tuple" and index.isdecimal() else None
+    return made and _source(made, fused)
 
 
 def _is_own_part(written: Instruction, computation: Computation, module: Module, outside: _PositionOfParameter) -> bool:

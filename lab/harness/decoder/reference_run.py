@@ -13,6 +13,9 @@ import jax
 import numpy as np
 import optax
 
+from lab.harness.decoder.nudged import MARGIN as MARGIN_OF_BAND
+from lab.harness.decoder.nudged import NUDGE, Band
+from lab.harness.decoder.nudged import nudged as nudged_weights
 from lab.harness.decoder.step import on_one_device
 from lab.harness.decoder.training_shape import TrainingShape
 from lab.programs.models import decoder
@@ -25,10 +28,7 @@ EPS = float(np.finfo(np.float32).eps)
 # than an eye would see.
 MARGIN, LEAST_MOVE, LARGEST_TOLERANCE = 10, EPS, 1e-2
 ORDERS = 2
-WIDER, NUDGED = 1.5, 4
-"""Than the band of so many nudged curves a curve of lossy steps may be."""
-BF16_ROUNDING = 2.0**-8
-"""The most that a weight changes, relatively, when it is stored in 16 bits once."""
+NUDGED = 4
 Batches = Sequence[tuple[np.ndarray, np.ndarray]]
 
 
@@ -85,6 +85,10 @@ class ReferenceRun:
         """The largest."""
         return float(self.tolerances.max())
 
+    def holds(self, found: np.ndarray) -> bool:
+        """Whether a curve is this one."""
+        return first_divergence(found, self) is None
+
     def failure(self, found: np.ndarray) -> str | None:
         """What is wrong with a curve, in a sentence; None where nothing is."""
         return first_divergence(found, self)
@@ -97,19 +101,17 @@ class ReferenceRun:
 
 @dataclass(frozen=True)
 class NudgedRun(ReferenceRun):
-    """One device's training, and how far its losses moved, relatively, when all weights were nudged before the first
-    step: the band that a curve may leave which computes something else on purpose.
+    """One device's training beside nudged ones, for curves of steps that compute something else on purpose."""
 
-    Attributes:
-      size: of a nudge, relative to a weight: its standard deviation.
-    """
-
-    size: float = 0.0
+    band: Band
 
     @property
     def tolerances(self) -> np.ndarray:
-        """One and a half times the band so far."""
-        return WIDER * np.maximum.accumulate(self.moved)
+        """Of each loss what the means of a tenth of the steps may be off."""
+        return MARGIN_OF_BAND * self.band.width / self.losses
+
+    def holds(self, found: np.ndarray) -> bool:
+        return self.band.holds(found)
 
     def failure(self, found: np.ndarray) -> str | None:
         """It is none to leave the band."""
@@ -118,7 +120,7 @@ class NudgedRun(ReferenceRun):
 
     @property
     def noise(self) -> str:
-        return f"nudged by {self.size:.1e}: {NUDGED} other first weights"
+        return f"{len(self.band.nudged)} other first weights, nudged by {NUDGE:.1e} of their size,"
 
 
 def relative_error(found: np.ndarray, expected: np.ndarray | float) -> np.ndarray:
@@ -148,24 +150,19 @@ def train_reference(shape: TrainingShape, batches: Batches) -> ReferenceRun:
 
 
 def train_nudged(shape: TrainingShape, batches: Batches) -> NudgedRun:
-    """The same training from weights that are off by what bfloat16 rounds."""
+    """Without mesh and layout, and from weights that are off by what bfloat16 rounds."""
     step = partial(_step(shape), STILL)
-
-    def curve(size: float, seed: int) -> np.ndarray:
-        return losses(step, _start(shape, size, seed), batches)
-
-    found = curve(0.0, 0)
-    errors = [relative_error(curve(BF16_ROUNDING, seed), found) for seed in range(NUDGED)]
-    return NudgedRun(found, np.max(errors, axis=0), BF16_ROUNDING)
+    found = losses(step, _start(shape), batches)
+    curves = [losses(step, _started(nudged_weights(decoder.initial(shape), seed)), batches) for seed in range(NUDGED)]
+    moved = np.max([relative_error(curve, found) for curve in curves], axis=0)
+    return NudgedRun(found, moved, Band(found, curves))
 
 
-def _start(shape: TrainingShape, size: float = 0.0, seed: int = 0) -> TrainState:
-    draw = np.random.default_rng(seed)
+def _start(shape: TrainingShape) -> TrainState:
+    return _started(decoder.initial(shape))
 
-    def changed(w: jax.Array) -> jax.Array:
-        return w * (1 + size * draw.standard_normal(w.shape).astype(np.float32))
 
-    master = jax.tree.map(changed, decoder.initial(shape))
+def _started(master: Parameters) -> TrainState:
     return TrainState(master, _optimizer().init(master), None)
 
 

@@ -25,7 +25,6 @@ from lab.harness.decoder.reference_run import (
     Batches,
     ReferenceRun,
     RoutingTie,
-    first_divergence,
     losses,
     losses_and_state,
     relative_error,
@@ -200,7 +199,7 @@ class TrainingResult:
 
     def is_on_curve(self, curve: Curve) -> bool:
         """Its losses are one device's, but for what ties decide."""
-        return curve.losses.size > 0 and first_divergence(curve.losses, curve.expected or self.reference) is None
+        return curve.losses.size > 0 and (curve.expected or self.reference).holds(curve.losses)
 
     def gap(self, curve: Curve) -> float:
         """From one device's losses, over the last tenth of the steps; above 0 where it learned less."""

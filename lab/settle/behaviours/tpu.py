@@ -290,7 +290,7 @@ T13 = Behaviour(
     platform=Platform.TPU,
     certainty=Certainty.PREDICTABLE,
     effect="an all-gather over all devices, if these are 64 or more, is a masked all-reduce of the same payload: "
-    "twice the wire bytes",
+    "twice the wire bytes; of bytes, four are summed as a word",
     when="64 devices or more, and an all-gather over all of them; of several slices, over all of each",
     remedy="add a second mesh axis: an all-gather over a subset of the devices is kept",
     rewrite=_gathered_by_sum,

@@ -37,5 +37,6 @@ def is_declared_scatter(transfer: Transfer, context: Context) -> bool:
 
 
 def masked(gather: Transfer) -> Transfer:
-    """The all-reduce of what each device has its part of, and zeros beside it."""
-    return replace(gather, kind=Kind.ALL_REDUCE, is_masked_gather=True)
+    """The all-reduce of what each device has its part of, and zeros beside it; of bytes, four in a word."""
+    dtype = "u32" if gather.dtype in ("s8", "u8") else gather.dtype
+    return replace(gather, kind=Kind.ALL_REDUCE, dtype=dtype, is_masked_gather=True)

@@ -311,3 +311,26 @@ def test_64_tpus_gather_by_a_masked_sum_of_the_same_payload_over_all_of_a_slice_
         ("fsdp",),
     )
     assert (found.scope, found.phase) == ("mlp", "forward")
+
+
+BESIDE = """\
+%placed.2 (part.2: f32[16], into.2: f32[64], at.2: u32[]) -> (f32[16], f32[64]) {
+  %part.2 = f32[16]{0} parameter(0)
+  %into.2 = f32[64]{0} parameter(1)
+  %at.2 = u32[] parameter(2)
+  %twice = f32[16]{0} add(%part.2, %part.2)
+  %u.2 = f32[64]{0} dynamic-update-slice(%into.2, %part.2, %at.2)
+  ROOT %both = (f32[16]{0}, f32[64]{0}) tuple(%twice, %u.2)
+}
+
+ENTRY"""
+ONE_OF_TWO = """\
+%pair = (f32[16]{0}, f32[64]{0}) fusion(%w, %zeros, %at.1), kind=kLoop, calls=%placed.2
+  %made = f32[64]{0} get-tuple-element(%pair), index=1"""
+
+
+@pytest.mark.parametrize(("change", "is_gather"), [(("", ""), True), (("%w, %zeros", "%w, %x"), False)])
+def test_a_part_placed_in_zeros_by_a_fusion_that_makes_something_else_too_is_gathered(change, is_gather):
+    text = TEXT.replace("ENTRY", BESIDE).replace("MADE", ONE_OF_TWO.replace(*change))
+    (found,) = read_text(text).transfers
+    assert found.is_masked_gather is is_gather

@@ -629,3 +629,11 @@ def test_the_rest_of_a_sum_has_as_many_elements_whatever_its_dtype():
     narrow = [replace(t, dtype="f8e8m0fnu", payload_bytes=768) for t in (SCATTER, WHOLE)]
     assert explained_by([narrow[0], PARTS], [narrow[1]], CPU) == {"X3"}
     assert verdict([narrow[0], replace(PARTS, payload_bytes=1536)], [narrow[1]], CPU) is Verdict.REFUTED
+
+
+@pytest.mark.parametrize(("dtype", "summed"), [("u8", "u32"), ("s8", "u32"), ("s32", "s32"), ("bf16", "bf16")])
+def test_bytes_gathered_by_a_masked_sum_are_summed_four_in_a_word(dtype, summed):
+    gather, found = replace(GATHER, dtype=dtype, group_size=64), replace(MASKED, dtype=summed, group_size=64)
+    context = Context("tpu", "explicit", {"fsdp": 64})
+    assert verdict([gather], [found], context) is Verdict.EXPLAINED
+    assert verdict([gather], [replace(found, dtype="u16")], context) is Verdict.REFUTED
