@@ -55,7 +55,7 @@ def measured(stage: Stage, family: Family, sizes: Mapping[str, int]) -> Measurem
                 program.mesh,
                 program.target,
                 source=family.source,
-                until_dumped=program.target.platform == Platform.TPU,
+                until_dumped=program.target.platform in (Platform.TPU, Platform.GPU),
                 traced=traced,
             )
         asked = splits.asked(program.args, traced.jaxpr if traced is not None else None)

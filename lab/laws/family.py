@@ -139,6 +139,15 @@ def sized(target: Target, devices: int) -> Target:
     )
 
 
+def has_size(target: Target, devices: int) -> bool:
+    """Whether there are targets of its kind with as many devices."""
+    try:
+        sized(target, devices)
+    except UsageError:
+        return False
+    return True
+
+
 def _parameters(family: Family) -> Any:
     return with_settings(registry.experiment(family.source).parameters, dict(family.settings))
 

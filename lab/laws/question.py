@@ -8,7 +8,7 @@ from lab.core.faults import versions_text
 from lab.harness import registry
 from lab.harness.settings import with_settings
 from lab.laws.derive import About, Start
-from lab.laws.family import MOST_CPUS, Family, sized
+from lab.laws.family import MOST_CPUS, Family, has_size, sized
 from lab.laws.law import Law
 from lab.laws.pool import Pool
 from lab.laws.theory import beside_theory
@@ -66,9 +66,13 @@ def answered(question: Question, pool: Pool) -> Law:
         family.style,
         versions_text().partition(", ")[2],
     )
-    most = MOST_CPUS if family.target.platform == Platform.CPU else MOST_DEVICES
+    most = MOST_DEVICES if family.target.platform == Platform.GPU else MOST_CPUS
+
+    def fits(devices: int) -> bool:
+        return devices <= most and has_size(family.target, devices)
+
     start = Start(first, family.mesh.axes, fixed)
-    law = verified(about, start, pool.measure(family), most)
+    law = verified(about, start, pool.measure(family), fits)
     if not family.is_experiment:
         return law
     experiment = registry.experiment(question.source)

@@ -13,7 +13,7 @@ from typing import Any
 from lab.core.ledger import Ledger, Transfer
 from lab.harness.experiment import Experiment
 from lab.laws.derive import About, Start, derived
-from lab.laws.family import sized
+from lab.laws.family import has_size, sized
 from lab.laws.law import Beside, Law, Settled, Term, Theory
 from lab.laws.measurement import Measurement, Refusal, sites
 from lab.laws.polynomial import Polynomial, collected, value
@@ -27,7 +27,6 @@ from lab.settle.settlement import SETTLED, Status
 MOST_PREDICTED = 2000
 FAR = 16
 """How much larger the last sizes are that both are compared at."""
-MOST_DEVICES = 1 << 20
 NO_LAW = "without a law"
 """Of what theory predicts along axes where the law refuses a transfer, and nothing answers it."""
 INCOMPLETE = "incomplete"
@@ -46,7 +45,9 @@ def beside_theory(law: Law, experiment: Experiment, parameters: Any, start: Star
 
     about = About(f"theory of {law.source}", law.target, law.platform, law.style, law.compiler)
     theory, _ = derived(about, start, measure, most=MOST_PREDICTED)
-    far = next(candidates(law, start.mesh, replace(LARGE, factor=Fraction(FAR)), MOST_DEVICES), None)
+    target, wish = parse_target(law.target), replace(LARGE, factor=Fraction(FAR))
+    there = candidates(law, start.mesh, wish, lambda devices: has_size(target, devices))
+    far = next((sizes for sizes in there if isinstance(_measured(predicted, sizes), Measurement)), None)
     places = [dict(check.sizes) for check in law.checks] + ([far] if far else [])
     return replace(
         law, theory=Theory(_beside(theory.terms, law.terms), tuple(_settled(law, predicted, s) for s in places))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, lcm, prod
@@ -16,6 +16,9 @@ from lab.laws.law import Check, Condition, Difference, Law, Refused, Term
 from lab.laws.measurement import Measurement, Site
 from lab.laws.polynomial import value, variables
 from lab.meshes.axes import Axes
+
+Fits = Callable[[int], bool]
+"""Whether a target has as many devices, and they are not too many."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ MIXED = Wish(((4, 2), (2, 2)), Fraction(3, 2), (64, 128, 16, 4, 1))
 LARGE = Wish(((16, 8), (8, 8), (8, 4), (4, 4), (2, 2)), Fraction(4), (1024, 512, 128, 64, 8, 1))
 
 
-def verified(about: About, start: Start, measure: Measure, most_devices: int) -> Law:
+def verified(about: About, start: Start, measure: Measure, fits: Fits) -> Law:
     """The law of a program, with what three compiles say of it that it was not derived from: sizes that no power of two
     divides, where the program takes such, others of another degree on each axis, and large ones on many devices.
 
@@ -59,7 +62,7 @@ def verified(about: About, start: Start, measure: Measure, most_devices: int) ->
         for wish in (ODD, MIXED, LARGE):
             seen = [*(each.sizes for each in law.compiled), *(check.sizes for check in checks)]
             wider = replace(wish, factor=wish.factor + attempt)
-            for sizes in candidates(_of_any_unit(law), start.mesh, wider, most_devices):
+            for sizes in candidates(_of_any_unit(law), start.mesh, wider, fits):
                 found = measure([sizes])[0] if sizes not in seen else None
                 if isinstance(found, Measurement):
                     check, wrong = checked(law, start.mesh, sizes, found)
@@ -78,20 +81,20 @@ def _of_any_unit(law: Law) -> Law:
     return replace(law, variables=tuple(replace(v, unit=1) for v in law.variables))
 
 
-def candidates(law: Law, mesh: Axes, wish: Wish, most_devices: int) -> Iterator[dict[str, int]]:
+def candidates(law: Law, mesh: Axes, wish: Wish, fits: Fits) -> Iterator[dict[str, int]]:
     """Where the law holds: first where all of its terms do."""
-    found = list(_candidates(law, mesh, wish, most_devices))
+    found = list(_candidates(law, mesh, wish, fits))
     everywhere = [condition for term in law.terms for condition in term.where]
     whole = [sizes for sizes in found if _holds(everywhere, sizes)]
     yield from (*whole, *(sizes for sizes in found if sizes not in whole))
 
 
-def _candidates(law: Law, mesh: Axes, wish: Wish, most_devices: int) -> Iterator[dict[str, int]]:
+def _candidates(law: Law, mesh: Axes, wish: Wish, fits: Fits) -> Iterator[dict[str, int]]:
     first, axes = law.compiled[0].sizes, [v.name for v in law.variables if v.is_axis]
     own = [v.name for v in law.variables if not v.is_axis]
     for leading, other in wish.degrees:
         degrees = {name: other if number else leading for number, name in enumerate(axes)}
-        if prod((mesh.shape | degrees).values()) > most_devices:
+        if not fits(prod((mesh.shape | degrees).values())):
             continue
         least = _least(law, degrees)
         for unit in wish.units:

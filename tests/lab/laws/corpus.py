@@ -54,7 +54,6 @@ LAYOUTS = {
 ONE_STYLE = {
     "ch17_gathered_keys": "data=2,context=2",
     "ch17_ring_attention": "data=2,context=2",
-    "ch16_pipeline": "data=2,pipe=2,tensor=2",
 }
 
 
@@ -63,7 +62,17 @@ def _layout(name: str, mesh: str, style: str) -> Question:
     return Question(name, (*axes.axes.names, *VARIED), axes, TARGET, style, SMALL)
 
 
+# Two layers a stage at least: XLA removes loops of one.
+PIPELINE = Question(
+    "ch16_pipeline",
+    ("data", "pipe", "tensor", "accumulation", *VARIED),
+    TypedAxes.parse("data=2,pipe=2,tensor=2"),
+    parse_target("cpu:8"),
+    "explicit",
+    (*SMALL, ("layers", "24")),
+)
 EXPERIMENTS = (
     *(_layout(name, mesh, style) for name, mesh in LAYOUTS.items() for style in ("declared", "explicit")),
     *(_layout(name, mesh, "explicit") for name, mesh in ONE_STYLE.items()),
+    PIPELINE,
 )

@@ -152,7 +152,7 @@ def test_a_held_out_size_that_refutes_a_law_is_not_forgotten():
         flops = 2 * L * D * 8 * ceil(D / f / 8)
         return measurement(sizes, gathers(sizes), flops=flops)
 
-    law = verified(ABOUT, START, lambda some: [program(sizes) for sizes in some], 64)
+    law = verified(ABOUT, START, lambda some: [program(sizes) for sizes in some], lambda devices: devices <= 64)
     assert text(law.flops) == "2 * embed^2 * layers / fsdp"
     assert [each.text for each in law.flops_where] == ["embed % (16 * fsdp) == 0"]
     assert [check.is_equal for check in law.checks] == [True, True, True]
@@ -173,7 +173,7 @@ def test_what_is_rounded_up_says_which_size_has_to_divide():
         routed = replace(GATHER, payload_bytes=2 * D * ceil(5 * T / 4 / 16), executions=L, group_size=f)
         return measurement(sizes, routed)
 
-    law = verified(ABOUT, start, lambda some: [program(sizes) for sizes in some], 64)
+    law = verified(ABOUT, start, lambda some: [program(sizes) for sizes in some], lambda devices: devices <= 64)
     (term,) = law.terms
     assert text(term.payload_of_step) == "5 * embed * layers * tokens / 32"
     assert [each.text for each in term.where] == ["tokens % 64 == 0"]
@@ -188,7 +188,7 @@ def test_a_transfer_that_rounds_up_is_not_refuted_where_its_law_is_silent():
         rounded = replace(GATHER, payload_bytes=64 * ceil(sizes["embed"] / 64), executions=1)
         return measurement(sizes, rounded)
 
-    law = verified(ABOUT, start, lambda some: [program(sizes) for sizes in some], 64)
+    law = verified(ABOUT, start, lambda some: [program(sizes) for sizes in some], lambda devices: devices <= 64)
     found = Measurement((replace(GATHER, payload_bytes=128, executions=1),), (), (), (), None, None, (), True)
     check, wrong = checked(law, start.mesh, {"fsdp": 2, "layers": 4, "embed": 66}, found)
     assert (check.is_equal, check.under_law, wrong) == (True, 0, [])
@@ -203,7 +203,7 @@ def test_a_term_that_no_size_explains_is_refuted_and_then_refused():
             sizes, replace(gathers(sizes), executions=L if L in (4, 8) and sizes["embed"] in (64, 128) else 1)
         )
 
-    law = verified(ABOUT, START, lambda some: [program(sizes) for sizes in some], 64)
+    law = verified(ABOUT, START, lambda some: [program(sizes) for sizes in some], lambda devices: devices <= 64)
     assert law.terms == ()
     assert [each.kind for each in law.refused if each.kind] == [Kind.ALL_GATHER]
 
