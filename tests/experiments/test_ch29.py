@@ -2,15 +2,19 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from lab.core.ledger import Memory
+from lab.experiments import ch29_training
+from lab.experiments.ch29_training import last
 from lab.harness.decoder.rounds import SMALL_ROUND
 from lab.harness.registry import load
 from lab.harness.run import run
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.targets import parse_target
+from lab.programs.models import decoder
 from lab.programs.transforms.local_sgd import RoundShape
 from lab.settle import Verdict
 from tests.long_tests import long
@@ -114,3 +118,27 @@ def test_two_slices_of_128_send_the_predicted_bytes_of_a_step_of_500(outer):
     assert result.verdict is Verdict.EXPLAINED and result.is_fine
     assert compiled == predicted == {"f32": 16_031_744, "int4": 2_301_952}[outer]
     assert result.measured.steps == 500
+
+
+TRAINED = load("ch29_training").parameters
+
+
+@pytest.mark.compiles
+def test_weights_averaged_after_every_step_are_those_of_synchronous_descent():
+    assumed, start = replace(TRAINED, steps=6, every=2), decoder.initial(TRAINED.shape)
+    every_step = ch29_training.METHODS[ch29_training.EVERY_STEP]
+    found, expected = (ch29_training.in_rounds(assumed, every_step, start, replicas) for replicas in (2, 1))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert found[-1] < found[0] - 0.5
+
+
+@pytest.mark.compiles
+@long
+def test_200_steps_of_replicas_that_meet_every_20_are_reported_beside_a_mean_every_step():
+    every_step, *others = load("ch29_training").claims(TRAINED)
+    assert str(every_step.verdict) == "confirmed"
+    assert {str(claim.verdict) for claim in others} == {"calculated"}
+    band = ch29_training.band(TRAINED)
+    assert last(band.losses) < band.losses[0] - 1 and band.width < 0.05
+    gaps = {name: ch29_training.gaps(name, TRAINED)[-1] for name in ch29_training.METHODS}
+    assert gaps["local SGD"] > 0 > gaps["DiLoCo"]

@@ -29,7 +29,7 @@ def initial(scale: float = START) -> LossScale:
 
 def of_moments(moments: Any) -> LossScale | None:
     """None where losses are not scaled."""
-    last = moments[-1]
+    last = moments[-1] if moments else None
     return last if isinstance(last, LossScale) else None
 
 

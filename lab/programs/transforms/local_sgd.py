@@ -38,11 +38,12 @@ from lab.programs.strategies.program import (
     each,
     explicit_gradients,
     spread_over,
+    state_of,
     step_on_device,
 )
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
-from lab.programs.strategies.update import is_weight, optimizer
+from lab.programs.strategies.update import is_weight
 from lab.programs.strategies.zero3 import ZERO3
 from lab.programs.transforms import outer_mean
 
@@ -200,7 +201,9 @@ def is_in_fragments(dims: Dims, shape: RoundShape) -> bool:
 
 def initial(rounds: Rounds, shape: RoundShape, replicas: int, master: Parameters) -> RoundState:
     """All replicas with these weights of the model."""
-    start = TrainState(master, optimizer().init(master) if rounds.outer else None, None)
+    start = state_of(Strategy(terms=()), of_one_replica(shape, Axes.of({REPLICA: replicas})), master)
+    if rounds.outer is None:
+        start = start._replace(moments=())
     # Copied, since a round takes its whole state over.
     copies = jax.tree.map(lambda x: jnp.repeat(x[None], replicas, axis=0), start)
     if rounds.outer is None:
