@@ -1,6 +1,7 @@
 """Part VII: number formats, and what rounding loses (Ch. 30). Formats are given by bits of exponent and of mantissa."""
 
 from fractions import Fraction
+from math import erf, sqrt
 
 import numpy as np
 
@@ -81,6 +82,25 @@ def matmul_error_ratio(mantissa_bits: int, other_mantissa_bits: int) -> float:
     (6-8:D-80)."""
     positive(mantissa_bits=mantissa_bits, other_mantissa_bits=other_mantissa_bits)
     return epsilon(mantissa_bits) / epsilon(other_mantissa_bits)
+
+
+def normal_rounding_error(mantissa_bits: int, deviation: float = 1.0) -> float:
+    """2^-m sqrt(E 4^floor(log2 |x|) / (12 E x^2)): what rounding loses of normal values, relative to their norm.
+
+    An error is uniform over a gap, which is 2^-m of the power of two below. Their standard deviation, in units of the
+    format, says where in an octave they lie; limits are left out. Source: Ch. 30, `ch30.fp8_recipe`.
+    """
+    positive(mantissa_bits=mantissa_bits, deviation=deviation)
+    exponents = np.arange(-40, 5) + np.floor(np.log2(deviation))
+    below = [erf(2.0**e / (deviation * sqrt(2))) for e in (*exponents, exponents[-1] + 1)]
+    return epsilon(mantissa_bits) * sqrt(np.sum(4.0**exponents * np.diff(below)) / 12) / deviation
+
+
+def product_rounding_error(error: float, other_error: float) -> float:
+    """sqrt(e^2 + e'^2): of a product of matrices whose entries err independently by e and e', relative to its own
+    size, however many terms it sums. Source: Ch. 30, `ch30.fp8_recipe`."""
+    not_negative(error=error, other_error=other_error)
+    return sqrt(error**2 + other_error**2)
 
 
 def exp_limit(exponent_bits: int, mantissa_bits: int) -> float:
