@@ -96,8 +96,8 @@ def rounded_twice(codec: Codec, g_PRC: jax.Array) -> jax.Array:
 
 
 def sent_by(measured: Ledger, *kinds: Kind) -> Totals:
-    """What these kinds of collectives send."""
-    return Totals.of(t for kind in kinds for t in along(measured, DATA, kind=kind))
+    """What these kinds of collectives send; sums that gather are none."""
+    return Totals.of(t for kind in kinds for t in along(measured, DATA, kind=kind) if not t.is_masked_gather)
 
 
 def in_full(sizes: Sizes, axes: Axes) -> Fraction:

@@ -11,8 +11,6 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import lab
-from lab.book.collectives import all_reduce_wire_bytes
-from lab.book.compression import quantized_all_reduce_wire_bytes
 from lab.core.ledger import Kind, Ledger
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
@@ -38,62 +36,6 @@ def compiled(mesh: Mesh, function: Callable, specs, shapes, leaving) -> Ledger:
         for shape, spec in zip(shapes, specs, strict=True)
     ]
     return lab.inspect(program(mesh, function, specs, leaving).lower(*arrays).compile(), mesh=mesh)
-
-
-def sent(ledger: Ledger) -> dict[str, int]:
-    return {
-        str(kind): sum(t.executions * t.wire_bytes for t in ledger.transfers if t.kind is kind)
-        for kind in {t.kind for t in ledger.transfers}
-    }
-
-
-def rounded(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    scale = jnp.max(jnp.abs(x)) / 127
-    return jnp.round(x / scale).astype(jnp.int8), scale
-
-
-def dequantized_sum(x_D: jax.Array) -> jax.Array:
-    levels_D, scale = rounded(x_D)
-    return jax.lax.psum(levels_D.astype(jnp.float32) * scale, "ring")
-
-
-def exchanged_sum(x_D: jax.Array) -> jax.Array:
-    """Levels with one scale that all know: 1."""
-    pieces_RC = jax.lax.all_to_all(jnp.round(x_D).astype(jnp.int8).reshape(RANKS, -1), "ring", 0, 0)
-    sum_C = jnp.clip(pieces_RC.astype(jnp.int32).sum(axis=0), -127, 127).astype(jnp.int8)
-    return jax.lax.all_gather(sum_C, "ring", tiled=True).astype(jnp.float32)
-
-
-def test_dequantising_before_an_all_reduce_sends_what_floats_do_and_exchanging_8_bits_a_quarter(ring):
-    elements = 131_072
-    whole = compiled(ring, dequantized_sum, (P(),), [(elements,)], P())
-    assert sent(whole) == {"all_reduce": all_reduce_wire_bytes(4 * elements, RANKS)}
-    eighth = compiled(ring, exchanged_sum, (P(),), [(elements,)], P())
-    assert set(sent(eighth)) == {"all_to_all", "all_gather"}
-    assert (
-        sum(sent(eighth).values())
-        == quantized_all_reduce_wire_bytes(4 * elements, RANKS, 8)
-        == sum(sent(whole).values()) / 4
-    )
-
-
-def test_levels_exchanged_and_gathered_are_the_sum(ring):
-    x_RD = np.random.default_rng(0).integers(-9, 10, (RANKS, 64)).astype(np.float32)
-    total = program(ring, lambda x_1D: exchanged_sum(x_1D[0]), P("ring"), P())(x_RD)
-    assert np.array_equal(total, x_RD.sum(axis=0))
-
-
-def power_sgd(g_RC: jax.Array, start_CK: jax.Array) -> jax.Array:
-    basis_RK, _ = jnp.linalg.qr(jax.lax.pmean(g_RC @ start_CK, "ring"))
-    return basis_RK @ jax.lax.pmean(g_RC.T @ basis_RK, "ring").T
-
-
-def test_powersgd_all_reduces_its_two_factors_and_nothing_else(ring):
-    ledger = compiled(ring, power_sgd, (P(), P()), [(512, 256), (256, 4)], P())
-    assert sorted((str(t.kind), t.payload_bytes) for t in ledger.transfers) == [
-        ("all_reduce", 256 * 4 * 4),
-        ("all_reduce", 512 * 4 * 4),
-    ]
 
 
 def local_steps(w_D: jax.Array, x_BD: jax.Array, steps: int) -> jax.Array:
