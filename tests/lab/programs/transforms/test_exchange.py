@@ -1,15 +1,15 @@
 """Exchanges of gradients in a training step: what theory asks of them and what they keep, in bytes; and three whole
 steps of those that lose nothing against the reference."""
 
-from dataclasses import replace
-
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from lab.book.compression import low_rank_ratio, sparse_ratio
 from lab.core.ledger import Kind
 from lab.harness.decoder.compressed import SMALL, CompressedShape
+from lab.harness.decoder.step import decoder_experiment
 from lab.harness.decoder.three_steps import compare_steps
-from lab.harness.registry import load
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.errors import UsageError
@@ -20,6 +20,7 @@ from lab.programs.pipelines.program import PipelineShape
 from lab.programs.pipelines.program import step as pipeline_step
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
+from lab.programs.strategies.update import frozen, momenta, optimizer, optimizer_of_momenta
 from lab.programs.strategies.zero1 import ZERO1
 from lab.programs.strategies.zero3 import ZERO3
 from lab.programs.transforms.methods import METHODS
@@ -158,10 +159,32 @@ def test_numbers_of_a_method_that_always_rounds_are_said_not_to_be_compared():
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize("accumulation", [1, 2])
-def test_three_steps_of_factors_of_full_rank_or_all_random_numbers_are_those_of_one_device(accumulation):
-    method = {1: "power_sgd", 2: "random_k"}[accumulation]
-    mesh = make_mesh(parse_target("cpu:8"), DATA8)
-    shape = replace(SMALL, layers=2, method=method, accumulation=accumulation)
-    found = compare_steps(load("ch28_step"), "explicit", mesh, shape)
+def test_adamw_of_momenta_moves_by_them_over_second_moments_that_stay_as_they_were():
+    w, g = np.array([1.0, -2.0, 0.5]), np.array([0.1, 0.02, -0.3])
+    moments = optimizer().init(jnp.asarray(w))
+    for _ in range(3):
+        _, moments = optimizer().update(jnp.asarray(g), moments, jnp.asarray(w))
+    second = 0.05 * g**2 * (1 + 0.95 + 0.95**2) / (1 - 0.95**3)
+    moments = frozen(moments)
+    first = momenta(jnp.asarray(2 * g), moments)
+    assert first == pytest.approx(0.9 * g * (1 - 0.9**3) + 0.1 * 2 * g, rel=1e-5)
+    changes, after = optimizer_of_momenta().update(first, moments, jnp.asarray(w))
+    moved = np.asarray(first, np.float64) / (1 - 0.9**4) / np.sqrt(second)
+    assert changes == pytest.approx(-3e-4 * (moved + 0.1 * w), rel=1e-5)
+    assert after[0].nu == pytest.approx(second, rel=1e-5) and after[0].mu is first and after[0].count == 4
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize(
+    ("strategy", "axes", "accumulation"),
+    [
+        (DATA_PARALLEL | power_sgd(1 << 20), DATA8, 1),
+        (DATA_PARALLEL | TENSOR_PARALLEL | random_k(1.0), Axes.of({"data": 2, "tensor": 4}), 2),
+    ],
+    ids=["factors of full rank", "all random numbers, of parts"],
+)
+def test_three_steps_of_an_exchange_that_loses_nothing_are_those_of_one_device(strategy, axes, accumulation):
+    step = decoder_experiment("step", 28, "", strategy, lambda target: axes, lambda shape, axes, measured: ())
+    shape = DecoderShape().shrunk(accumulation=accumulation)
+    found = compare_steps(step, "explicit", make_mesh(parse_target("cpu:8"), axes), shape)
     assert found.steps == 3 and found.worst_relative_error <= found.tolerance
