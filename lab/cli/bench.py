@@ -78,11 +78,12 @@ def bench(
     lab.meshes.hardware.measured_link reads.
 
     PRIMITIVE may be rates, alone: what the first attached GPU takes for products, passes over memory, attention,
-    convolutions, sorts and more, in two minutes. The JSON is in the form of the rates that ship with the lab.
+    convolutions, sorts and more, and what collectives take between all of them, in three minutes. The JSON is in the
+    form of the rates that ship with the lab.
     """
     if RATES in primitives:
         if any([len(primitives) > 1, algorithms, mesh, over, links, sizes, str(target) != "attached"]):
-            raise UsageError("lab bench rates is of one attached card: found more, expected only --save or --json")
+            raise UsageError("lab bench rates measures what is attached: found more, expected only --save or --json")
         _rates(target, save, as_json)
         return
     from lab.measure.bench import run as benches

@@ -104,6 +104,7 @@ class Kernel:
       target: what a custom call calls.
       cycles: that XLA's own model for TPUs expects it to take.
       op_name: what JAX calls it.
+      elements: that a pass writes, of its largest result: of narrow ones threads write fewer bytes than memory takes.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Kernel:
     target: str = ""
     cycles: int | None = None
     op_name: str = ""
+    elements: int = 0
 
 
 @dataclass(frozen=True)
@@ -254,27 +256,28 @@ def _loop(i: Instruction, scope: Scope, work: _Work) -> Iterator[Step]:
 
 
 def _kernel(i: Instruction, scope: Scope, work: Mapping[Instruction, Work]) -> Kernel:
-    operands, results = operand_shapes(i, scope.computation), arrays(i.shape)
+    operands = operand_shapes(i, scope.computation)
+    results: Sequence[Shape] = arrays(i.shape)
     # The second result of a library's product is its workspace.
     written = results[0].bytes if i.opcode == "custom-call" and results else in_memory(i.shape)
     moved, inside = sum(map(in_memory, operand_types(i, scope.computation))) + written, [(i, scope.computation)]
     if i.opcode in ("fusion", "fusion-start") and (fused := scope.callee(i)):
-        moved = _read(fused)
-        if (root := fused.computation.root) is not None:
-            moved += _written(fused, root, [_SCRATCHPAD in one for one in laid_out(i.shape)])
+        root = fused.computation.root
+        results = _results(fused, root, [_SCRATCHPAD in one for one in laid_out(i.shape)]) if root else []
+        moved = _read(fused) + sum(shape.bytes for shape in results)
         inside = list(_all_inside(fused))
     elif i.opcode in SLICES:
         moved = 2 * written
     elif i.opcode == "dynamic-update-slice":
-        moved = 2 * operands[1].bytes
+        moved, results = 2 * operands[1].bytes, [operands[1]]
     elif i.opcode == "scatter":
-        moved = sum(shape.bytes for shape in operands[1:]) + _scattered(operands)
+        moved = sum(shape.bytes for shape in (*operands[1:], *_scattered(operands)))
     found = [(j, where, work[j]) for j, where in inside if j in work]
     flops, elementwise = (
         sum(one.flops or 0 for _, _, one in found if one.is_elementwise is alone) for alone in (False, True)
     )
     multiplying = [product_of(j, where, one) for j, where, one in found if one.flops and not one.is_elementwise]
-    cycles = _CYCLES.search(i.extras)
+    cycles, target = _CYCLES.search(i.extras), calls.target(i) if i.opcode.startswith("custom-call") else ""
     does = _does(i, [j for j, _ in inside], found_unknown=any(one.flops is None for _, _, one in found), flops=flops)
     if does is Does.PASS and len(inside) > _MOST_OPERATIONS and _operations(inside) > _MOST_OPERATIONS * moved:
         does = Does.ARITHMETIC
@@ -286,9 +289,10 @@ def _kernel(i: Instruction, scope: Scope, work: Mapping[Instruction, Work]) -> K
         does,
         max((one for one in multiplying if one), key=lambda one: one.flops, default=None),
         _variant(does, i, inside, work),
-        calls.target(i) if i.opcode.startswith("custom-call") else "",
+        target,
         int(cycles[1]) if cycles else None,
         i.op_name or "",
+        max((shape.elements for shape in results), default=0) if does is Does.PASS and not target else 0,
     )
 
 
@@ -397,8 +401,10 @@ def _read(inside: Scope) -> int:
 
 def _read_of(parameter: Instruction, inside: Scope) -> int:
     """All of it, or what is sliced out of it; nothing of what a slice is put into, or elements are scattered to."""
-    whole, part = in_memory(parameter.shape), 0
-    for user, via in _users(parameter, inside.computation):
+    whole, part, users = in_memory(parameter.shape), 0, list(_users(parameter, inside.computation))
+    if not users and inside.computation.users.get(parameter.name):
+        return whole
+    for user, via in users:
         if user.opcode in SLICES and user.operands[0] == via.name:
             part += sum(shape.bytes for shape in arrays(user.shape))
         elif user.opcode == "fusion" and (fused := inside.callee(user)):
@@ -422,21 +428,25 @@ def _users(i: Instruction, inside: Computation) -> Iterator[tuple[Instruction, I
             yield user, i
 
 
-def _written(inside: Scope, i: Instruction, in_scratchpad: Sequence[bool]) -> int:
-    """Args: in_scratchpad: whether each result is."""
+def _results(inside: Scope, i: Instruction, in_scratchpad: Sequence[bool]) -> list[Shape]:
+    """That are written in memory; of an update in place what is new.
+
+    Args:
+      in_scratchpad: whether each result is.
+    """
     by_name = inside.computation.by_name
     if i.opcode == "tuple" and len(i.operands) == len(in_scratchpad):
-        results = [by_name[operand] for operand in i.operands]
-        return sum(_written(inside, one, [near]) for one, near in zip(results, in_scratchpad, strict=True))
+        each = zip((by_name[operand] for operand in i.operands), in_scratchpad, strict=True)
+        return [shape for one, near in each for shape in _results(inside, one, [near])]
     if i.opcode == "bitcast" and i.operands[0] in by_name:
-        return _written(inside, by_name[i.operands[0]], in_scratchpad)
+        return _results(inside, by_name[i.operands[0]], in_scratchpad)
     if i.opcode == "fusion" and (fused := inside.callee(i)) and fused.computation.root:
-        return _written(fused, fused.computation.root, in_scratchpad)
+        return _results(fused, fused.computation.root, in_scratchpad)
     if all(in_scratchpad):
-        return 0
-    if i.opcode == "dynamic-update-slice":
-        return sum(shape.bytes for shape in arrays(by_name[i.operands[1]].shape))
-    return sum(shape.bytes for shape in arrays(i.shape))
+        return []
+    if i.opcode == "scatter":
+        return _scattered(operand_shapes(i, inside.computation))
+    return list(arrays(by_name[i.operands[1]].shape if i.opcode == "dynamic-update-slice" else i.shape))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -445,6 +455,6 @@ def in_memory(type_: str) -> int:
     return sum(arrays(one)[0].bytes for one in laid_out(type_) if _SCRATCHPAD not in one)
 
 
-def _scattered(operands: Sequence[Shape]) -> int:
+def _scattered(operands: Sequence[Shape]) -> list[Shape]:
     """Read and written where a scatter puts its updates, the last third of its operands."""
-    return 2 * sum(shape.bytes for shape in operands[-(len(operands) // 2) :])
+    return 2 * list(operands[-(len(operands) // 2) :])

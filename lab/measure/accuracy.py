@@ -4,9 +4,11 @@ the schedule that was compiled for it."""
 from __future__ import annotations
 
 import lzma
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
+from itertools import combinations
 from statistics import median
 from typing import Annotated, Any, Final
 
@@ -21,6 +23,8 @@ from lab.meshes.targets import parse_target
 
 SCHEMA: Final = "sharding-lab/step/1"
 SUFFIX = ".json.xz"
+APART_S = 1e-4
+"""Times closer than this may change their order from run to run."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,8 @@ class Record:
       compiled: by what the schedule was compiled, and how, where that is not what was timed.
       differs: what was timed that the schedule does not do, or the other way round.
       are_alike: the programs of its family: what one is calibrated by may hold for the others.
-      waited_s: seconds in which a GPU ran no kernel but collectives, as a profiler saw it.
+      exposed_s: seconds in which a GPU ran a collective and no other kernel, as a profiler saw it.
+      overlap: the setting that it was compiled with, of several for the same step.
     """
 
     schema: Annotated[str, msgspec.Meta(pattern=f"^{SCHEMA}$")]
@@ -46,7 +51,8 @@ class Record:
     schedule: Any
     differs: str = ""
     are_alike: bool = True
-    waited_s: float | None = None
+    exposed_s: float | None = None
+    overlap: str = ""
 
     def predicted(self) -> Prediction:
         """At the rates that ship; nothing of them is fitted to a record."""
@@ -62,8 +68,9 @@ class Row:
     which is None for that row; `refused`: why there is no prediction.
 
     Attributes:
-      waited_s, exposed_s: seconds that a GPU waited for communication, and those predicted; None where no profile was
-        taken.
+      exposed_s, predicted_exposed_s: seconds in which a GPU ran a collective and no other kernel; None where no profile
+        was taken.
+      overlap: see `Record`.
     """
 
     name: str
@@ -77,8 +84,29 @@ class Row:
     calibrated_error: float | None
     is_known: bool
     refused: str = ""
-    waited_s: float | None = None
     exposed_s: float | None = None
+    predicted_exposed_s: float | None = None
+    overlap: str = ""
+
+    @property
+    def step(self) -> str:
+        """Without its setting of overlap."""
+        return self.name.removesuffix(f", {self.overlap}")
+
+
+@dataclass(frozen=True)
+class Order:
+    """How often the prediction puts two settings of overlap of one step into the order of their exposed communication.
+
+    Attributes:
+      right: of `pairs`.
+      right_apart: of `pairs_apart`, which differ by more than `APART_S`.
+    """
+
+    pairs: int
+    right: int
+    pairs_apart: int
+    right_apart: int
 
 
 @dataclass(frozen=True)
@@ -131,9 +159,24 @@ def _row(record: Record, found: Prediction | None, before: Sequence[Row], refuse
         scale * seconds / record.measured_s - 1 if seconds and scale else None,
         found is not None and found.is_known,
         refused,
-        record.waited_s,
-        None if found is None or record.waited_s is None else found.time.exposed,
+        record.exposed_s,
+        None if found is None or record.exposed_s is None else found.time.exposed,
+        record.overlap,
     )
+
+
+def order(rows: Iterable[Row]) -> Order:
+    """Of all pairs of rows of one step."""
+    by_step: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row in rows:
+        if row.overlap and row.exposed_s is not None and row.predicted_exposed_s is not None:
+            by_step[row.step].append((row.exposed_s, row.predicted_exposed_s))
+    apart = [
+        (one[0] - other[0], one[1] - other[1]) for some in by_step.values() for one, other in combinations(some, 2)
+    ]
+    far = [pair for pair in apart if abs(pair[0]) > APART_S]
+    right, right_far = (sum(seen * told > 0 for seen, told in pairs) for pairs in (apart, far))
+    return Order(len(apart), right, len(far), right_far)
 
 
 def records() -> list[Record]:
@@ -163,8 +206,11 @@ def record_of(
     compiled: str,
     differs: str = "",
     are_alike: bool = True,
-    waited_s: float | None = None,
+    exposed_s: float | None = None,
+    overlap: str = "",
 ) -> Record:
     """A step with its schedule."""
     kept = to_json(schedule)
-    return Record(SCHEMA, name, family, target, measured_s, source, compiled, kept, differs, are_alike, waited_s)
+    return Record(
+        SCHEMA, name, family, target, measured_s, source, compiled, kept, differs, are_alike, exposed_s, overlap
+    )

@@ -82,7 +82,6 @@ def _toured(path: Path) -> Iterator[Record]:
             schedule,
             source=path.name,
             compiled=f"ahead of time, jax {jax.__version__}, {TILED}; what was timed was compiled on the card",
-            waited_s=step["profiled_s"]["waiting"] if record["devices"] > 1 else None,
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from lab.core.units import count, seconds_text, share_text
-from lab.measure.accuracy import Accuracy, Row
+from lab.measure.accuracy import APART_S, Accuracy, Row, order
 from lab.measure.prediction import DTYPE, FULL_COVERAGE, Part, Prediction
 from lab.measure.rates.table import Basis
 from lab.report.fitted import Column
@@ -168,8 +168,8 @@ def accuracy_text(found: Accuracy) -> str:
         Column("predicted", tuple(_seconds_or_nothing(row.predicted_s) for row in rows), is_number=True),
         Column("off by", tuple(map(_off, rows)), is_number=True),
         Column("calibrated", tuple(_percent(row.calibrated_error) for row in rows), is_number=True),
-        Column("waited", tuple(map(_seconds_or_nothing, (row.waited_s for row in rows))), is_number=True),
         Column("exposed", tuple(map(_seconds_or_nothing, (row.exposed_s for row in rows))), is_number=True),
+        Column("predicted", tuple(map(_seconds_or_nothing, (row.predicted_exposed_s for row in rows))), is_number=True),
         Column("what differs", tuple(row.refused or row.differs for row in rows)),
     ]
     return "\n\n".join([columns_text(columns), "\n".join(_medians(found))])
@@ -188,11 +188,16 @@ def _medians(found: Accuracy) -> list[str]:
 def _median(family: str, rows: Sequence[Row]) -> str:
     errors = [abs(row.error) for row in rows if row.error is not None and row.is_known]
     told = f"off by {median(errors):.1%} in the median" if errors else "nothing that is known"
-    waits = [(row.waited_s, row.exposed_s) for row in rows if row.waited_s and row.exposed_s is not None]
-    if waits:
-        share = median(abs(exposed / waited - 1) for waited, exposed in waits)
-        apart = seconds_text(median(abs(exposed - waited) for waited, exposed in waits))
-        told += f"; exposed communication of {len(waits)} off by {share:.1%} and {apart} in the median"
+    pairs = [(r.exposed_s, r.predicted_exposed_s) for r in rows if r.exposed_s and r.predicted_exposed_s is not None]
+    if pairs:
+        share = median(abs(guess / seen - 1) for seen, guess in pairs)
+        apart = seconds_text(median(abs(guess - seen) for seen, guess in pairs))
+        told += f"; exposed communication off by {share:.1%} and {apart} in the median"
+    if (found := order(rows)).pairs:
+        told += (
+            f"; two settings in the right order in {found.right} of {found.pairs} pairs, and in {found.right_apart} of "
+            f"the {found.pairs_apart} that are more than {seconds_text(APART_S)} apart"
+        )
     return f"{family}: {count(len(rows), 'step')}, {told}"
 
 

@@ -1,8 +1,7 @@
 """Steps of the decoder compiled with three settings of overlap and timed on the GPUs at hand; run
 `python -m tests.benchmarks.bench_overlap FILE`.
 
-The file has, of each, the seconds of a step, the schedule that ran, and what the profiler saw of two steps: every
-event of every GPU's streams, with its instruction.
+The file has, of each, the seconds of a step, what the profiler saw of two steps, and the schedule that ran.
 """
 
 import lzma
@@ -11,7 +10,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax
@@ -23,7 +21,7 @@ from lab.core.files import write_whole
 from lab.harness import registry
 from lab.measure.schedule import Schedule
 from lab.measure.tour.apart import Program
-from lab.measure.tour.profile import GPU, STREAM
+from lab.measure.tour.profile import profiled
 from lab.measure.tour.times import Setting, branches_by_trip, chains, steps_from
 from lab.meshes.attached import resolve_attached
 from lab.meshes.backends import make_mesh
@@ -83,7 +81,7 @@ def timed_steps(target: Target) -> Iterator[dict[str, Any]]:
 
 def of_step(setting: Setting, overlap: str, program: Program, target: Target) -> dict[str, Any]:
     seconds, state, batch = chains(program.compiled, program.args, setting.shape)
-    events = traced(lambda: steps_from(program.compiled, state, batch, PROFILED))
+    spent = profiled(lambda: steps_from(program.compiled, state, batch, PROFILED), PROFILED)
     read = read_program(program.compiled, program.args, program.mesh, target, source=str(setting))
     by_trip = branches_by_trip(setting.shape, dict(program.mesh.shape))
     schedule = Schedule.of(read, resolve_attached(target), by_trip)
@@ -91,26 +89,9 @@ def of_step(setting: Setting, overlap: str, program: Program, target: Target) ->
         "step": str(setting),
         "overlap": overlap,
         "seconds": seconds,
+        "profiled_s": spent and spent._asdict(),
         "schedule": to_json(schedule),
-        "events": events,
     }
-
-
-def traced(run: Any) -> dict[str, list[tuple[str, str, float, float]]]:
-    """By GPU: name, instruction, start and duration [ns]."""
-    found: dict[str, list[tuple[str, str, float, float]]] = {}
-    with TemporaryDirectory() as folder:
-        with jax.profiler.trace(folder):
-            run()
-        (file,) = Path(folder).rglob("*.xplane.pb")
-        for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
-            for line in plane.lines if plane.name.startswith(GPU) else ():
-                if line.name.startswith(STREAM):
-                    found.setdefault(plane.name, []).extend(
-                        (e.name[:60], str(dict(e.stats).get("hlo_op", "")), e.start_ns, e.duration_ns)
-                        for e in line.events
-                    )
-    return found
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from lab.measure.bench.programs import (
     difference,
     programs,
 )
-from lab.measure.bench.rates import CHAINS
+from lab.measure.bench.wires import KINDS
 from lab.measure.rates.curves import Curve, Rate
 from lab.measure.step_time import TourRates, step_time
 from lab.meshes.axes import Axes
@@ -98,7 +98,8 @@ def _timed(links: Path, gpu: Chip) -> Mapping[Kind, Curve]:
     """Of a chain of two primitives each has half the bytes and half the time."""
     points = {
         kind: (measured_points(links, "+".join(primitives), "lax", gpu), len(primitives))
-        for kind, primitives in CHAINS.items()
+        for primitives, kinds in KINDS.items()
+        for kind in kinds
     }
     return {
         kind: Curve(tuple((count / share, seconds / share) for count, seconds in found))

@@ -107,7 +107,7 @@ def _product(dtype: str, batch: int, m: int, n: int, k: int) -> Program:
     moved = batch * jnp.dtype(stored).itemsize * (m * k + k * n + m * n)
     seconds = LAUNCH_S + max(2 * batch * m * n * k / FLOPS_PER_S[dtype], moved / BYTES_PER_S)
     args = Array((*leading, m, k), stored), Array((*leading, *second), stored)
-    return Program(f"product {dtype} {batch}x{m}x{n}x{k}", call, args, seconds, options=BY_LIBRARY)
+    return Program(f"product {dtype} {batch}x{m}x{n}x{k}", call, args, seconds, heats=True, options=BY_LIBRARY)
 
 
 def _of_bytes(name: str, call: Callable[..., object], *args: Array, slower: float = 1.0, **given: object) -> Program:
@@ -135,18 +135,51 @@ def _sweep(*xs_N: jax.Array) -> list[jax.Array]:
 
 def _passes() -> Iterator[Program]:
     square, tokens = Array((8192, 8192), "bfloat16"), Array((8192, 4096), "bfloat16")
+    wide, scores = Array((8192, 4096), "float32"), Array((32, 2048, 2048), "float32")
+    masked = Array((32, 2048, 2048), "bfloat16")
     yield _of_bytes("pass transpose", lambda x: x.T * 2, Array((16384, 8192), "bfloat16"), alone=True)
+    yield _of_bytes("pass transpose float32", lambda x: x.T * 2, Array((8192, 8192), "float32"), alone=True)
     yield _of_bytes("pass sum of rows", lambda x: jnp.sum(x, -1), square)
     yield _of_bytes("pass sum of columns", lambda x: jnp.sum(x, 0), square)
-    yield _of_bytes("pass softmax", lambda x: jax.nn.softmax(x, -1), square)
-    yield _of_bytes("pass gelu", jax.nn.gelu, tokens)
-    yield _of_bytes("pass layer norm", _normalized, tokens)
+    yield _of_bytes("pass sum of columns float32", lambda x: jnp.sum(x, 0), wide)
+    yield _of_bytes("pass sum of products over columns", lambda x, y: jnp.sum(x * y, 0), tokens, tokens)
+    for x in (square, wide, scores):
+        yield _of_bytes(f"pass softmax {x.dtype} {x.shape[-1]}", lambda x: jax.nn.softmax(x, -1), x)
+    yield _of_bytes("pass causal softmax", _causal, scores)
+    yield _of_bytes("pass gradient of softmax", _softmax_gradient, masked, scores)
+    for name, x in (("", tokens), (" float32", wide)):
+        yield _of_bytes(f"pass gelu{name}", jax.nn.gelu, x)
+        yield _of_bytes(f"pass silu{name}", jax.nn.silu, x)
+        yield _of_bytes(f"pass layer norm{name}", _normalized, x)
+        yield _of_bytes(f"pass gradient of layer norm{name}", partial(_gradients, _normalized), x, x)
+    yield _of_bytes("pass gated", lambda x, y: jax.nn.silu(x) * y, tokens, tokens)
     yield _of_bytes("pass sum of two", lambda x, y: x + y, square, square)
     yield _of_bytes("pass cast", lambda x: x.astype(jnp.float32), square)
-    yield _of_bytes(
-        "pass heads", lambda x: x.transpose(0, 2, 1, 3) * 2, Array((8, 2048, 16, 128), "bfloat16"), alone=True
-    )
+    for name, shape in (("heads", (8, 2048, 16, 128)), ("many heads", (16, 2048, 32, 64))):
+        call = lambda x: x.transpose(0, 2, 1, 3) * 2  # noqa: E731
+        yield _of_bytes(f"pass {name}", call, Array(shape, "bfloat16"), alone=True)
+        yield _of_bytes(f"pass {name} float32", call, Array(shape, "float32"), alone=True)
+    for dtype in ("bfloat16", "float32"):
+        few = Array((8192,), dtype)
+        yield _of_bytes(f"pass written {dtype}", lambda x: jnp.broadcast_to(x, (16384, 8192)), few, slower=8192)
+        yield _of_bytes(f"pass written twice {dtype}", _twice, few, slower=8192)
     yield _of_bytes("pass random", _random, Array((1 << 24,), "float32"), slower=3)
+
+
+def _twice(x_N: jax.Array) -> tuple[jax.Array, jax.Array]:
+    shape = (8192, *x_N.shape)
+    return jnp.broadcast_to(x_N, shape), jnp.broadcast_to(x_N * 2, shape)
+
+
+def _causal(x_BST: jax.Array) -> jax.Array:
+    """Scores to bfloat16 weights."""
+    allowed_ST = jnp.tril(jnp.ones(x_BST.shape[-2:], bool))
+    return jax.nn.softmax(jnp.where(allowed_ST, x_BST, -1e30), -1).astype(jnp.bfloat16)
+
+
+def _softmax_gradient(p_BST: jax.Array, g_BST: jax.Array) -> jax.Array:
+    p_BST = p_BST.astype(jnp.float32)
+    return (p_BST * (g_BST - jnp.sum(p_BST * g_BST, -1, keepdims=True))).astype(jnp.bfloat16)
 
 
 def _normalized(x_NE: jax.Array) -> jax.Array:
@@ -166,8 +199,9 @@ def _attention() -> Iterator[Program]:
             attend = partial(jax.nn.dot_product_attention, is_causal=is_causal, implementation="cudnn")
             seconds = 4 * batch * heads * length * length * width / 4e14 + LAUNCH_S
             name = f"{'causal ' * is_causal}{batch}x{length}x{heads}x{width}"
-            yield Program(f"attention {name}", attend, (x, x, x), seconds)
-            yield Program(f"attention backward {name}", partial(_gradients, attend), (x, x, x, x), 4 * seconds)
+            yield Program(f"attention {name}", attend, (x, x, x), seconds, heats=True)
+            backward = partial(_gradients, attend)
+            yield Program(f"attention backward {name}", backward, (x, x, x, x), 4 * seconds, heats=True)
 
 
 def _gradients(function: Callable[..., jax.Array], *args: jax.Array) -> tuple[jax.Array, ...]:
@@ -197,18 +231,20 @@ def _convolution(
     y = Array((batch, side // stride, side // stride, features), dtype)
     seconds = LAUNCH_S + 2 * prod(y.shape) * window**2 * channels / (1.5e14 if dtype == "float32" else 3e14)
     name = f"{dtype} {batch}x{side}x{channels}x{features} window {window} stride {stride}"
-    yield Program(f"convolution {name}", call, (x, w), seconds)
+    yield Program(f"convolution {name}", call, (x, w), seconds, heats=True)
     yield Program(
         f"convolution to input {name}",
         lambda w, x, y: jax.vjp(lambda x: call(x, w), x)[1](y),
         (w, x, y),
         seconds,
+        heats=True,
     )
     yield Program(
         f"convolution to filter {name}",
         lambda y, x, w: jax.vjp(lambda w: call(x, w), w)[1](y),
         (y, x, w),
         seconds,
+        heats=True,
     )
 
 

@@ -30,6 +30,9 @@ A_RUN_S, MOST_CALLS, FEWEST_CALLS = 8e-4, 96, 2
 """A program makes so many calls that launching it takes no longer than running it."""
 SAMPLE_S, SAMPLES, MOST_RUNS = 0.03, 3, 60
 """Of each program: so long at a time, so often, in so many runs at most."""
+HEATING_S = 0.5
+"""Products draw so much power that a card lowers its clock: on an H200 those in bfloat16 take 5 to 18 % longer from the
+second half-second on, and those of a training run last."""
 BASE = 1 << 27
 """Numbers that are drawn once; arrays are their beginning, larger ones are ones."""
 
@@ -54,6 +57,7 @@ class Program:
       call_s: about as long as it takes.
       carries: of the first so many arguments a call's results take the place, for the next call; of none the next call
         is given the same.
+      heats: it is run for a while before it is timed.
       alone: the program is this call alone, so that its results are in the layout that it is asked for.
       options: of the compiler.
     """
@@ -63,6 +67,7 @@ class Program:
     args: tuple[Array, ...]
     call_s: float = 1e-4
     carries: int = 0
+    heats: bool = False
     alone: bool = False
     options: Mapping[str, str | bool] = field(default_factory=dict)
 
@@ -166,7 +171,10 @@ def _seconds(program: Program, compiled: jax.stages.Compiled, device: jax.Device
         return timed(lambda: run(times))[1]
 
     run(2)
-    times = round(min(max(SAMPLE_S / taken(1), 4), MOST_RUNS))
+    one_s = taken(1)
+    if program.heats:
+        run(round(HEATING_S / one_s))
+    times = round(min(max(SAMPLE_S / one_s, 4), MOST_RUNS))
     return median((taken(times) - taken(1)) / (times - 1) for _ in range(SAMPLES))
 
 

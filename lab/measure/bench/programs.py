@@ -21,7 +21,7 @@ from lab.measure.bench.chains import BYTES, Chain
 from lab.measure.fit import Point
 from lab.meshes.axes import Axes
 
-LONG = 4 << 20
+LONG = 64 << 20
 """From so many bytes on a call stands out in a short chain [B]."""
 MIN_CALLS = 4
 """Of a long chain; a short one has so many times fewer."""
@@ -56,8 +56,8 @@ class Measurement:
     Attributes:
       calls: how many the longer program makes.
       messages, messages_stated: collectives a call, as compiled and as stated: fewer where XLA put several into one.
-      point: what the algorithm states, and the seconds of a call: the median of the runs less that of a shorter chain,
-        over the calls that it has more; or what is estimated.
+      point: what the algorithm states, and the seconds of a call: what a run takes more than one of a shorter chain
+        just before, in the median, over the calls that it has more; or what is estimated.
       best_s: the same of the fastest runs.
       work: None but on GPUs, whose texts tell.
     """

@@ -18,10 +18,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lab.core.clock import timed
 from lab.core.known import known
-from lab.core.ledger import Kind
 from lab.hlo.kernels import Does, Kernel, steps
 from lab.measure import fit
-from lab.measure.bench.record import Bench
+from lab.measure.bench.wires import Watch, wires
 from lab.measure.rates.curves import Curve, Rate
 from lab.measure.step_time import MeasuredRates
 from lab.meshes.errors import UsageError
@@ -50,47 +49,25 @@ UNTUNED: dict[str, str | bool] = {"xla_gpu_autotune_level": "0"}
 """What a program is compiled with so that XLA tries no kernels on the card, as it cannot ahead of time."""
 OVERLAP_SHAPE = (8192, 4096, 256 << 20)
 """Rows and columns of what kernels work on, and bytes of the sum beside them."""
-CHAINS = {
-    Kind.ALL_REDUCE: ("all_reduce",),
-    Kind.ALL_GATHER: ("reduce_scatter", "all_gather"),
-    Kind.REDUCE_SCATTER: ("reduce_scatter", "all_gather"),
-    Kind.ALL_TO_ALL: ("all_to_all",),
-    Kind.COLLECTIVE_PERMUTE: ("permute",),
-}
-"""Which chain of `lab bench` tells the rate of a kind."""
 
 
-def rates(mesh: Mesh, bench: Bench | None) -> MeasuredRates:
-    """Measured now on the first device of a mesh, and on all of them for what communication costs kernels; links as
-    `bench` found them.
-
-    Args:
-      bench: None on a mesh of one device, which has no links.
+def rates(mesh: Mesh, watch: Watch = iter) -> MeasuredRates:
+    """Measured now on the first device of a mesh, and on all of them for their links and for what communication costs
+    kernels; a mesh of one device has no links.
 
     Raises:
       UsageError: XLA wrote the transpose in another way, so that there is nothing to measure, or times that no rate
         explains.
     """
-    slowed_products, slowed_memory = slowed(mesh) if bench else (0.0, 0.0)
+    slowed_products, slowed_memory = slowed(mesh) if mesh.size > 1 else (0.0, 0.0)
     return MeasuredRates(
         _product_rate(),
         Curve(tuple(_passes())),
         _scattered(),
-        links(bench) if bench else {},
+        wires(mesh, watch) if mesh.size > 1 else {},
         slowed_products,
         slowed_memory,
     )
-
-
-def links(bench: Bench) -> dict[Kind, Curve]:
-    """Of JAX's own collectives, as far as they were timed; of a pair each is half."""
-    found: dict[Kind, list[tuple[float, float]]] = {}
-    for chain, entries in bench.by_chain.items():
-        if set(chain.algorithms) == {"lax"}:
-            share = len(chain.primitives)
-            for kind in (kind for kind, primitives in CHAINS.items() if primitives == chain.primitives):
-                found[kind] = [(entry.point.wire_bytes / share, entry.point.seconds / share) for entry in entries]
-    return {kind: Curve(tuple(sorted(points))) for kind, points in found.items()}
 
 
 def slowed(mesh: Mesh) -> tuple[float, float]:

@@ -27,9 +27,9 @@ from lab.meshes.axes import Axes
 from lab.meshes.hardware import BENCH_SCHEMA, Link, chip
 
 TIMED = (
-    f"a chain of dependent calls in one compiled program, u32, donated; {WARM_UPS} runs to warm up, then the median "
-    f"of {RUNS}, "
-    f"less that of a chain with 1 / {MIN_CALLS} of the calls, over the calls that it has more"
+    f"a chain of dependent calls in one compiled program, u32, donated, and a chain with 1/{MIN_CALLS} of the calls "
+    f"just before it; {WARM_UPS} runs of both to warm up, then the median of {RUNS} differences, over the calls that "
+    "the longer one has more"
 )
 BANDWIDTHS = (
     "bandwidths as nccl-tests: algbw = n / t, busbw = algbw x "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from statistics import median
 
@@ -26,6 +26,8 @@ from lab.meshes.errors import one_line
 
 WARM_UPS, RUNS = 3, 15
 
+Run = Callable[[jax.Array], jax.Array]
+
 
 def measured(chain: Chain, mesh: Mesh, over: Axes, sizes: Iterable[int]) -> list[Measurement | LeftOut]:
     """Times of one chain at about these payloads [B]: what a long one takes more than a short one. A program with
@@ -36,7 +38,8 @@ def measured(chain: Chain, mesh: Mesh, over: Axes, sizes: Iterable[int]) -> list
 
 def launch_seconds(mesh: Mesh) -> float:
     """What a program without a collective takes: it adds one to a few numbers."""
-    return median(_runs(compiled(lambda x_N: x_N + 1, mesh, EVEN), _numbers(mesh, EVEN)))
+    (seconds,) = _in_turn([compiled(lambda x_N: x_N + 1, mesh, EVEN)], _numbers(mesh, EVEN))
+    return median(seconds)
 
 
 def _measured(short: Program, long: Program, mesh: Mesh) -> Measurement | LeftOut:
@@ -45,27 +48,36 @@ def _measured(short: Program, long: Program, mesh: Mesh) -> Measurement | LeftOu
     try:
         if why := _wrong(long, mesh):
             return long.left_out(why)
-        few, many = (_runs(one.compiled, _numbers(mesh, one.elements)) for one in (short, long))
+        few, many = _in_turn((short.compiled, long.compiled), _numbers(mesh, long.elements))
     except (
         jax.errors.JaxRuntimeError
     ) as refusal:  # Libraries take memory of their own: one size too many must not cost all others.
         return long.left_out(one_line(refusal))
-    middle, best = ((chosen(many) - chosen(few)) / (long.calls - short.calls) for chosen in (median, min))
+    more = long.calls - short.calls
+    middle, best = median(map(float.__sub__, many, few)) / more, (min(many) - min(few)) / more
     if min(middle, best) <= 0:
         return long.left_out(f"{long.calls} calls take no longer than {short.calls}; the devices may be busy")
     return long.measurement(middle, best)
 
 
-def _runs(compiled: Callable[[jax.Array], jax.Array], x: jax.Array) -> list[float]:
-    """Seconds of each run on the result of the one before, whose memory it takes over."""
-    seconds = []
+def _in_turn(runs: Sequence[Run], x: jax.Array) -> list[list[float]]:
+    """Seconds of each, one after the other and again, on the result of the one before, whose memory it takes over."""
+    seconds: list[list[float]] = [[] for _ in runs]
     for _ in range(WARM_UPS + RUNS):
-        x, took = timed(partial(_finished, compiled, x))
-        seconds.append(took)
-    return seconds[WARM_UPS:]
+        for run, taken in zip(runs, seconds, strict=True):
+            x, took = timed(partial(_finished, run, x))
+            taken.append(took)
+    return [taken[WARM_UPS:] for taken in seconds]
 
 
-def _finished(compiled: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
+def run_again(program: Program, mesh: Mesh, times: int) -> None:
+    """Each time on the result of the time before."""
+    x = _numbers(mesh, program.elements)
+    for _ in range(times):
+        x = _finished(program.compiled, x)
+
+
+def _finished(compiled: Run, x: jax.Array) -> jax.Array:
     return jax.block_until_ready(compiled(x))
 
 

@@ -22,8 +22,9 @@ from lab.measure.rates.prices import Prices
 from lab.measure.rates.table import SCHEMA, ChipRates, Passes, Products, Source, Work
 from lab.measure.schedule import StepJson
 
-MEMORY, PASS = "memory", "pass"
-"""How the names begin of programs that the curve of memory is made of, and of others that pass over it."""
+MEMORY, PASS, WRITTEN = "memory", "pass", "pass written"
+"""How the names begin of programs that the curve of memory is made of, of others that pass over it, and of those that
+write alone."""
 TILES = ((128, 256), (256, 128), (128, 128), (64, 128), (128, 64), (64, 64))
 RATES = (1.0, 1.0, 0.9, 0.8, 0.8, 0.65)
 """Of tiles where too few products tell."""
@@ -90,6 +91,7 @@ def fitted(chip: str, timed: Iterable[Timed], units: int, source: tuple[str, Sou
         SCHEMA, chip, {name: told}, {}, _memory([one for one in found if one.name.startswith(MEMORY)], name)
     )
     passes = [one for one in found if one.name.startswith(PASS) and not one.kinds]
+    rates = replace(rates, elements=_elements(rates, [one for one in passes if one.name.startswith(WRITTEN)], name))
     rates = replace(rates, memory=replace(rates.memory, spread=_spread(rates, passes)))
     by_kind: dict[tuple[Does, str], list[Timed]] = defaultdict(list)
     # Of two kinds in one program the simpler has programs of its own, which come first.
@@ -121,6 +123,18 @@ def _memory(timed: Sequence[Timed], source: str) -> Passes:
         launch_s = launch_s or seconds
         points.append((float(sizes[one.name]), max(seconds, points[-1][1] if points else 0.0)))
     return Passes(tuple(points), 0.0, source)
+
+
+def _elements(rates: ChipRates, timed: Sequence[Timed], source: str) -> Work | None:
+    """Of kernels that read next to nothing."""
+    if not timed:
+        return None
+    launch_s = rates.memory.points[0][1]
+    per_s = [
+        sum(kernel.elements for kernel in one.kernels) / (one.seconds - len(one.kernels) * launch_s) for one in timed
+    ]
+    found = Work(Does.PASS, "elements", launch_s, float(np.median(per_s)), 0.0, source)
+    return replace(found, spread=_spread(replace(rates, elements=found), timed))
 
 
 def _spread(rates: ChipRates, timed: Sequence[Timed]) -> float:

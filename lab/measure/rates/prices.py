@@ -30,7 +30,7 @@ class Prices:
     def kernel(self, kernel: Kernel) -> Priced:
         """The slower of what it computes and of its traffic; what no rate covers takes at least its traffic, and
         its FLOPs at the data sheet's full rate, and rests on nothing."""
-        passes = self._passes(kernel.bytes)
+        passes = self._pass(kernel)
         is_computing = kernel.flops or kernel.does is Does.ARITHMETIC
         if is_computing and kernel.cycles is not None and self.rates.clock_hz:
             return Priced(kernel.cycles / self.rates.clock_hz, Basis.ESTIMATED, "XLA's cycles", CYCLES_SPREAD)
@@ -43,7 +43,7 @@ class Prices:
 
     def copy(self, copy: Copy) -> Priced:
         if not copy.is_host:
-            return self._passes(copy.bytes)
+            return self._moved(copy.bytes)
         rate = self.rates.host_copy
         if rate is None:
             return Priced(0.0, Basis.NOTHING, "copies to the host")
@@ -56,7 +56,14 @@ class Prices:
         """Seconds that it loses for a second of communication beside it."""
         return self.rates.slowed_products if kernel.flops else self.rates.slowed_memory
 
-    def _passes(self, size: int) -> Priced:
+    def _pass(self, kernel: Kernel) -> Priced:
+        """The slower of memory, for its bytes, and of multiprocessors, for the elements that it writes."""
+        moved, rate = self._moved(kernel.bytes), self.rates.elements
+        if rate is None or not kernel.elements:
+            return moved
+        return max(moved, self._priced(rate, kernel.elements, moved.by), key=lambda one: one.seconds)
+
+    def _moved(self, size: int) -> Priced:
         memory = self.rates.memory
         return Priced(memory.curve.seconds(size), self._basis(memory.source), "passes over memory", memory.spread)
 
@@ -66,8 +73,10 @@ class Prices:
         rate = self._by_kind.get((kernel.does, kernel.variant)) or self._by_kind.get((kernel.does, ""))
         if rate is None:
             return None
-        amount = kernel.flops if rate.of == "flops" else kernel.bytes
-        return Priced(rate.rate.seconds(amount), self._basis(rate.source), _name(kernel), rate.spread)
+        return self._priced(rate, kernel.flops if rate.of == "flops" else kernel.bytes, _name(kernel))
+
+    def _priced(self, rate: Work, amount: int, name: str) -> Priced:
+        return Priced(rate.rate.seconds(amount), self._basis(rate.source), name, rate.spread)
 
     def _product(self, kernel: Kernel) -> Priced | None:
         rate = self.rates.products.get(kernel.product.dtype) if kernel.product else None

@@ -8,15 +8,17 @@ tour` have saved.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 from lab.core.codec import to_text
 from lab.core.ledger import Kind
 from lab.hlo.kernels import Does
 from lab.measure.rates import nccl, tpus, xla_tables
+from lab.measure.rates.curves import Curve
 from lab.measure.rates.fitted import fitted, timed_from
 from lab.measure.rates.table import SCHEMA, Basis, ChipRates, LinkRate, Passes, Products, Source, rates_of
 from lab.meshes.documents import read_json
@@ -27,10 +29,15 @@ CHIPS = Path(__file__).parent / "chips"
 H200: Final = "h200"
 _UNMEASURED: Final = 0.3
 """Spread of what is worked out from a data sheet; assumed."""
+_H200_WIRES: Final = "lab-h200-wires"
 _H100_BENCH, _H200_TOUR, _SHEET, _SAME_DIE = "lab-h100", "lab-h200", "sheet", "same-die"
 _H200_KERNELS: Final = "lab-h200-kernels"
 _TPU_RECIPES: Final = "AI-Hypercomputer/tpu-recipes, microbenchmarks (commit c8cfe2f, August 2026)"
-_CHAINS: Final = "chains of dependent calls; a gather and a scatter were timed together and take half each"
+_WIRES: Final = "wires_2xh200_jax0.11.2.json"
+_CHAINS: Final = (
+    "chains of dependent calls; a gather and a scatter were timed together and take half each; less the start of a "
+    "program with collectives, as it was found on two H200s"
+)
 
 SOURCES: Final = {
     xla_tables.PRODUCTS: Source(
@@ -50,9 +57,15 @@ SOURCES: Final = {
     ),
     _H200_TOUR: Source(
         Basis.MEASURED,
-        "results/tour_2xh200_jax0.11.2.json, tour_4xh200_jax0.11.2_times.json: lab tour, 2 and 4 x H200, jax 0.11.2",
+        "results/tour_4xh200_jax0.11.2_times.json: lab tour, 4 x H200, jax 0.11.2",
         "2026-11-28",
         _CHAINS,
+    ),
+    _H200_WIRES: Source(
+        Basis.MEASURED,
+        f"results/{_WIRES}: chains of jax.lax's collectives, 2 x H200, jax 0.11.2",
+        "2026-11-30",
+        "kernels as the profiler saw them, of each call the GPU that took least",
     ),
     _H200_KERNELS: Source(
         Basis.MEASURED,
@@ -126,7 +139,8 @@ def published(oracle: Path, results: Path) -> dict[str, ChipRates]:
         ),
         replace(
             _from_h200(a100, h200),
-            products=_scaled(a100, h200, _SHEET),
+            # The fastest products that others found on it reach the share of the sheet that the H200's do at first.
+            products=_scaled(a100, h200, _SHEET, _lasting(results)),
             wires=(nccl.network(a100), nccl.nvlink(a100)),
         ),
         *(_tpu(chip(name), h200) for name in chip_names(Platform.TPU)),
@@ -135,13 +149,31 @@ def published(oracle: Path, results: Path) -> dict[str, ChipRates]:
 
 
 def h200_links(oracle: Path, results: Path) -> tuple[LinkRate, ...]:
-    """Two and four H200s as the lab timed them, eight as XLA timed H100s: their NVLinks and switches are the same."""
-    found = list[LinkRate]()
-    for devices, name in ((2, "tour_2xh200_jax0.11.2.json"), (4, "tour_4xh200_jax0.11.2_times.json")):
-        record = read_json(results / name, "expected what lab tour saved")
-        for kind, curve in record["rates"]["links"].items():
-            found.append(xla_tables.timed_link(Kind(kind), devices, map(tuple, curve["points"]), _H200_TOUR))
+    """Two H200s as the profiler saw them, four as the lab timed them, eight as XLA timed H100s: their NVLinks and
+    switches are the same."""
+    curves = read_json(results / _WIRES, "expected curves by kind")["links"]
+    found = [xla_tables.timed_link(Kind(kind), 2, map(tuple, curve), _H200_WIRES) for kind, curve in curves.items()]
+    four = read_json(results / "tour_4xh200_jax0.11.2_times.json", "expected what lab tour saved")["rates"]["links"]
+    for kind, curve in four.items():
+        points = _less_the_start(Kind(kind), map(tuple, curve["points"]), results)
+        found.append(xla_tables.timed_link(Kind(kind), 4, points, _H200_TOUR))
     return (*found, *xla_tables.links("h100", oracle, (8,)))
+
+
+def _less_the_start(kind: Kind, points: Iterable[tuple[float, float]], results: Path) -> list[tuple[float, float]]:
+    """Chains were once timed with the start of their program, which was found on two H200s: what they took so, less
+    what the profiler saw; no call is faster than on these."""
+    then = read_json(results / "tour_2xh200_jax0.11.2.json", "expected what lab tour saved")["rates"]["links"]
+    before, now = Curve(_pairs(then[kind]["points"])), _seen(kind, results)
+    return [(size, max(now.seconds(size), s - before.seconds(size) + now.seconds(size))) for size, s in points]
+
+
+def _seen(kind: Kind, results: Path) -> Curve:
+    return Curve(_pairs(read_json(results / _WIRES, "expected curves by kind")["links"][kind]))
+
+
+def _pairs(points: Iterable[Sequence[float]]) -> tuple[tuple[float, float], ...]:
+    return tuple((size, seconds) for size, seconds in points)
 
 
 def _h100_links(results: Path) -> Iterable[LinkRate]:
@@ -154,17 +186,21 @@ def _h100_links(results: Path) -> Iterable[LinkRate]:
         (Kind.REDUCE_SCATTER, both, 2),
     ):
         points = [(size / of, seconds / of) for size, seconds in measured_points(path, primitive, "lax")]
-        yield xla_tables.timed_link(kind, 2, points, _H100_BENCH)
+        yield xla_tables.timed_link(kind, 2, _less_the_start(kind, points, results), _H100_BENCH)
 
 
-def _scaled(a_chip: Chip, h200: ChipRates, source: str) -> dict[str, Products]:
-    """The H200's products at the rates of this chip's data sheet."""
+def _scaled(a_chip: Chip, h200: ChipRates, source: str, lasting: float = 1.0) -> dict[str, Products]:
+    """The H200's products at the rates of this chip's data sheet.
+
+    Args:
+      lasting: times as long as at first that products take on the H200 when they last, for a chip that keeps its clock.
+    """
     own, its = a_chip.flops_per_s, chip(H200).flops_per_s
     least = 0.0 if source == _SAME_DIE else _UNMEASURED
     return {
         dtype: replace(
             rate,
-            per_s=rate.per_s * own[dtype].value / its[dtype].value,
+            per_s=rate.per_s * lasting * own[dtype].value / its[dtype].value,
             units=xla_tables.UNITS[a_chip.key],
             spread=max(rate.spread, least),
             source=source,
@@ -174,12 +210,18 @@ def _scaled(a_chip: Chip, h200: ChipRates, source: str) -> dict[str, Products]:
     }
 
 
+def _lasting(results: Path) -> float:
+    """Times as long as at first that products in bf16 take when they last, on the H200."""
+    programs = read_json(results / "lasting_1xh200_jax0.11.2.json", "expected times of programs")["programs"]
+    return median(one["lasting_s"] / one["short_s"] for one in programs if "bfloat16" in one["name"])
+
+
 def _from_h200(a_chip: Chip, h200: ChipRates) -> ChipRates:
     """All but products and links, by the data sheets' rates of memory and of products."""
     its, devices = chip(H200), a_chip.devices_per_chip
     memory = a_chip.memory_bytes_per_s.value / devices / its.memory_bytes_per_s.value
     flops = a_chip.flops_per_s["bf16"].value / devices / its.flops_per_s["bf16"].value
-    launch_s = h200.memory.points[0][1]
+    launch_s, elements = h200.memory.points[0][1], h200.elements
     points = tuple((size, launch_s + (seconds - launch_s) / memory) for size, seconds in h200.memory.points)
     work = tuple(
         replace(
@@ -199,13 +241,16 @@ def _from_h200(a_chip: Chip, h200: ChipRates) -> ChipRates:
         memory=Passes(points, max(h200.memory.spread, _UNMEASURED), _SHEET),
         work=work,
         host_copy=host,
+        # Threads write them, so they go with the multiprocessors, as products do; TPUs have none.
+        elements=elements
+        and replace(elements, per_s=elements.per_s * flops, spread=max(elements.spread, _UNMEASURED), source=_SHEET),
         slowed_products=h200.slowed_products,
         slowed_memory=h200.slowed_memory,
     )
 
 
 def _tpu(a_chip: Chip, h200: ChipRates) -> ChipRates:
-    scaled, share = _from_h200(a_chip, h200), tpus.ATTENTION_SHARE.get(a_chip.key, 1.0)
+    scaled, share = replace(_from_h200(a_chip, h200), elements=None), tpus.ATTENTION_SHARE.get(a_chip.key, 1.0)
     attention = (Does.ATTENTION, Does.ATTENTION_BACKWARD)
     return replace(
         scaled,
@@ -223,7 +268,7 @@ def _tpu(a_chip: Chip, h200: ChipRates) -> ChipRates:
 def _with_sources(rates: ChipRates) -> ChipRates:
     """Those that its rates name."""
     named = {rates.memory.source, *(one.source for one in rates.products.values())}
-    named |= {one.source for one in (*rates.work, *filter(None, [rates.host_copy]))}
+    named |= {one.source for one in (*rates.work, *filter(None, [rates.host_copy, rates.elements]))}
     named |= {one.source for one in rates.links} | {one.source for one in rates.wires}
     return replace(rates, sources={name: SOURCES[name] for name in sorted(named)})
 

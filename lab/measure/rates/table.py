@@ -92,14 +92,15 @@ class Passes:
 
 @dataclass(frozen=True)
 class Work:
-    """Of one kind of kernel: seconds are alpha_s + work / per_s, of FLOPs or of bytes read and written.
+    """Of one kind of kernel: seconds are alpha_s + work / per_s, of FLOPs, of bytes read and written, or of elements
+    written.
 
     Attributes:
       variant: of the kernel (`lab.hlo.kernels.Kernel`); any by default.
     """
 
     does: Does
-    of: Annotated[str, msgspec.Meta(pattern="^(bytes|flops)$")]
+    of: Annotated[str, msgspec.Meta(pattern="^(bytes|flops|elements)$")]
     alpha_s: float
     per_s: float
     spread: Spread
@@ -176,6 +177,7 @@ class ChipRates:
       chip: its key in the table of hardware.
       products: by the dtype of the arithmetic.
       host_copy: of bytes to or from the host.
+      elements: that passes write, whatever their width; None where that is not known.
       links: where they were timed; where they were not, by `wires`.
       slowed_products, slowed_memory: seconds that such kernels lose for a second of communication beside them.
       clock_hz: of a TPU, whose cycles XLA estimates.
@@ -188,6 +190,7 @@ class ChipRates:
     memory: Passes
     work: tuple[Work, ...] = ()
     host_copy: Work | None = None
+    elements: Work | None = None
     links: tuple[LinkRate, ...] = ()
     wires: tuple[Wire, ...] = ()
     slowed_products: float = 0.0

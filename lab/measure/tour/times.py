@@ -45,6 +45,8 @@ LARGE = DecoderShape(
 SIZES = {"small": SMALL, "middle": MIDDLE, "large": LARGE}
 REMATS = ("none", "dots", "selective")
 WARM_UPS, STEPS, RUNS, PROFILED = 3, 10, 3, 2
+SECOND_MOMENT = jax.tree_util.GetAttrKey("nu")
+"""As optax names Adam's."""
 COMPILERS = max(8, (os.cpu_count() or 1) // 2)
 """Programs that are compiled at once for the card; they run one after the other."""
 
@@ -116,11 +118,13 @@ class TimedStep:
 
 @dataclass(frozen=True)
 class SpentJson:
-    """Seconds of a step on one device with kernels at work, with a collective's kernel, and with none but those."""
+    """Seconds of a step on one device with kernels at work, with a collective's kernel, with none but those, and of
+    these with one."""
 
     kernels: float
     communication: float
     waiting: float
+    exposed: float | UnsetType = UNSET
 
 
 @dataclass(frozen=True)
@@ -271,16 +275,18 @@ def steps_from(compiled: jax.stages.Compiled, state: Any, batch: list[jax.Array]
 
 
 def _numbers(shapes: Any) -> Any:
-    """Random numbers of a small scale, made where they lie: zeros would draw less power, and so run faster."""
-    leaves, tree = jax.tree.flatten(shapes)
+    """Random numbers of a small scale, made where they lie: zeros would draw less power, as would numbers of one sign,
+    and so run faster. Second moments have one."""
+    leaves, tree = jax.tree_util.tree_flatten_with_path(shapes)
 
-    def entries(seed: int, array: jax.ShapeDtypeStruct) -> jax.Array:
+    def entries(seed: int, path: Any, array: jax.ShapeDtypeStruct) -> jax.Array:
         if not jnp.issubdtype(array.dtype, np.floating):
             return jnp.zeros(array.shape, array.dtype)
-        return (0.02 * jnp.abs(jax.random.normal(jax.random.key(seed), array.shape))).astype(array.dtype)
+        drawn = 0.02 * jax.random.normal(jax.random.key(seed), array.shape)
+        return (jnp.abs(drawn) if SECOND_MOMENT in path else drawn).astype(array.dtype)
 
     make = jax.jit(
-        lambda: [entries(seed, array) for seed, array in enumerate(leaves)],
-        out_shardings=[array.sharding for array in leaves],
+        lambda: [entries(seed, *leaf) for seed, leaf in enumerate(leaves)],
+        out_shardings=[array.sharding for _, array in leaves],
     )
     return jax.tree.unflatten(tree, make())

@@ -151,11 +151,8 @@ def _collectives(found: Tour, target: Target, watch: Watch) -> Tour:
 
 def _timed(found: Tour, target: Target, watch: Watch) -> Tour:
     mesh = make_mesh(target, Axes.of({"devices": found.devices}))
-    links = found.collectives or (
-        bench(target, None, (), ("lax",), LINK_SIZES, found.command, watch) if mesh.size > 1 else None
-    )
     try:
-        rates = own.rates(mesh, links)
+        rates = own.rates(mesh, watch)
     except UsageError as refusal:
         return replace(found, failed=(*found.failed, f"times: {refusal}"))
     steps, failed = timed_steps(target, _ahead(found), found.chip_text, rates, watch)

@@ -74,19 +74,25 @@ def entry(*lines: str) -> tuple:
 @pytest.mark.parametrize(
     "line, expected",
     [
-        ("ROOT %k = f32[64]{0} fusion(%x, %x), kind=kLoop, calls=%fused_add", Kernel("k", 3 * 256, 0)),
-        ("ROOT %k = f32[64]{0} fusion(%stack, %i), kind=kLoop, calls=%fused_take", Kernel("k", 2 * 256 + 4, 0)),
-        ("ROOT %k = f32[8,64]{1,0} fusion(%stack, %x, %i), kind=kLoop, calls=%fused_put", Kernel("k", 2 * 256 + 4, 0)),
+        ("ROOT %k = f32[64]{0} fusion(%x, %x), kind=kLoop, calls=%fused_add", Kernel("k", 3 * 256, 0, elements=64)),
+        (
+            "ROOT %k = f32[64]{0} fusion(%stack, %i), kind=kLoop, calls=%fused_take",
+            Kernel("k", 2 * 256 + 4, 0, elements=64),
+        ),
+        (
+            "ROOT %k = f32[8,64]{1,0} fusion(%stack, %x, %i), kind=kLoop, calls=%fused_put",
+            Kernel("k", 2 * 256 + 4, 0, elements=64),
+        ),
         (
             "ROOT %k = f32[4,16]{1,0} fusion(%t), kind=kLoop, calls=%fused_turn",
             Kernel("k", 2 * 256, 0, does=Does.TRANSPOSE),
         ),
-        ("ROOT %k = f32[4,16]{1,0} fusion(%t), kind=kInput, calls=%fused_turn", Kernel("k", 2 * 256, 0)),
+        ("ROOT %k = f32[4,16]{1,0} fusion(%t), kind=kInput, calls=%fused_turn", Kernel("k", 2 * 256, 0, elements=64)),
         (
             "ROOT %k = f32[8,4]{1,0} fusion(%stack, %w), kind=kCustom, calls=%fused_product",
             Kernel("k", 2048 + 1024 + 128, 2 * 8 * 64 * 4, does=Does.PRODUCT, product=Product(1, 8, 4, 64, "tf32")),
         ),
-        ("ROOT %k = f32[64]{0} copy(%x)", Kernel("k", 2 * 256, 0)),
+        ("ROOT %k = f32[64]{0} copy(%x)", Kernel("k", 2 * 256, 0, elements=64)),
         ("ROOT %k = (f32[64]{0}, f32[64]{0}) sort(%x, %x), dimensions={0}", SORTED),
         (
             'ROOT %k = () custom-call(%x), custom_call_target="their_kernel"',
@@ -182,7 +188,7 @@ def test_a_loop_holds_its_kernels_once_and_says_how_often():
         "ROOT %w0 = (s32[], f32[64]{0}) while(%init), condition=%condition, body=%body, "
         'backend_config={"known_trip_count":{"n":"5"}}',
     )
-    assert loop == Loop(5, (Kernel("twice", 3 * 256, 0),))
+    assert loop == Loop(5, (Kernel("twice", 3 * 256, 0, elements=64),))
 
 
 def test_a_pair_of_start_and_done_frames_what_runs_meanwhile():
@@ -218,7 +224,7 @@ ENTRY"""
     text = HEAD.replace("ENTRY", fused) + "\n".join(f"  {line}" for line in lines) + TAIL
     assert steps(text) == (
         Collective("inside", starts=True, awaits=False),
-        Kernel("k", 2 * 256, 0),
+        Kernel("k", 2 * 256, 0, elements=64),
         Collective("inside", starts=False, awaits=True),
         Collective("inside", starts=True, awaits=True),
     )

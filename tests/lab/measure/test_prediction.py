@@ -15,7 +15,7 @@ from lab.diagnosis.program import Program
 from lab.hlo.kernels import Choice, Collective, Copy, Does, Kernel, Loop
 from lab.hlo.multiplied import Product
 from lab.hlo.read import read
-from lab.measure.accuracy import Record, accuracy, packed, record_of, records
+from lab.measure.accuracy import Order, Record, Row, accuracy, order, packed, record_of, records
 from lab.measure.prediction import Prediction, PredictionJson, of_schedule
 from lab.measure.rates.table import Basis, Passes, rates_of
 from lab.measure.schedule import Schedule, schedule_from
@@ -158,13 +158,22 @@ def test_a_row_is_calibrated_by_the_first_of_its_family_alone():
     assert "-75.0%" in accuracy_text(found)
 
 
-def test_what_a_gpu_waited_for_stands_beside_what_is_exposed():
+def test_what_was_exposed_stands_beside_what_is_predicted():
     exposed = predicted("fsdp.gpu").time.exposed
     of, told = replace(schedule_of("fsdp.gpu"), by_trip=()), {"source": "here", "compiled": "as it is"}
     waits = {"a": 2 * exposed, "b": 1.25 * exposed, "c": None}
-    found = accuracy([record_of(n, "one", "gpu:h100:1x8", 1.0, of, waited_s=s, **told) for n, s in waits.items()])
-    assert exposed > 0 and [row.exposed_s for row in found.rows] == [exposed, exposed, None]
-    assert "exposed communication of 2 off by 35.0% and " in accuracy_text(found)
+    found = accuracy([record_of(n, "one", "gpu:h100:1x8", 1.0, of, exposed_s=s, **told) for n, s in waits.items()])
+    assert exposed > 0 and [row.predicted_exposed_s for row in found.rows] == [exposed, exposed, None]
+    assert "exposed communication off by 35.0% and " in accuracy_text(found)
+
+
+def test_settings_are_in_order_where_the_prediction_has_the_same_sign_and_close_ones_are_counted_apart():
+    def row(step, overlap, exposed_s, predicted_s):
+        seen = {"overlap": overlap, "exposed_s": exposed_s, "predicted_exposed_s": predicted_s}
+        return Row(f"{step}, {overlap}", "one", "", "", "", 1.0, 1.0, 0.0, None, True, **seen)
+
+    rows = [row("a", "x", 3e-3, 2e-3), row("a", "y", 1e-3, 3e-3), row("a", "z", 1.05e-3, 1e-3), row("b", "x", 1.0, 1.0)]
+    assert order(rows) == Order(pairs=3, right=1, pairs_apart=2, right_apart=1)
 
 
 def test_records_that_ship_are_read_whole_and_none_is_there_twice():

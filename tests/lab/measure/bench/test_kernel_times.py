@@ -70,7 +70,7 @@ def test_a_card_has_rates_of_the_kinds_that_ran():
     ]
     sorts = [
         Program(f"sort {size}", lambda x: jnp.sort(x, -1), (Array((size, 64), "float32"),), call_s=1e-3, alone=True)
-        for size in (16, 64, 128)
+        for size in (256, 1024, 2048)
     ]
     broken = Program("broken", lambda x: x @ x, (Array((3, 4), "float32"),))
     found = card.measured("h200", DEVICE, 4, SOURCE, [("memory", memory), ("sorts", [*sorts, broken])])

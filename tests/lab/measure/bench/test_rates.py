@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from lab.core.ledger import Kind
 from lab.hlo.kernels import Kernel, steps
-from lab.measure.bench import rates
-from lab.measure.bench.run import bench
+from lab.measure.bench import rates, wires
+from lab.measure.tour.profile import Event
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
@@ -79,14 +78,20 @@ def test_a_chain_of_passes_is_so_many_kernels_on_gpus_and_copies_no_array_that_i
     assert [step.bytes // (2 * 4 * 2**16) for step in steps(text) if isinstance(step, Kernel)] == [1] * repeats
 
 
-@pytest.mark.compiles
-def test_of_a_pair_each_kind_is_half_its_bytes_and_half_its_time():
-    found = bench(PLACE, None, ("reduce_scatter", "permute"), ("lax",), (4096,), "a test")
-    links = rates.links(found)
-    assert set(links) == {Kind.REDUCE_SCATTER, Kind.ALL_GATHER, Kind.COLLECTIVE_PERMUTE}
-    (pair,) = [entries for chain, entries in found.by_chain.items() if len(chain.primitives) == 2]
-    # A half of 4,096 bytes crosses the wire each way.
-    assert links[Kind.ALL_GATHER].points == links[Kind.REDUCE_SCATTER].points == ((2048.0, pair[0].point.seconds / 2),)
+def kernels(*seconds):
+    """One after the other."""
+    return [Event("kernel", 10.0 * at, 10.0 * at + taken) for at, taken in enumerate(seconds)]
+
+
+def test_a_collective_takes_what_the_gpu_that_comes_last_needs_in_the_median_of_the_calls():
+    by_gpu = {"0": kernels(1, 5, 9, 6, 2, 5), "1": kernels(4, 7, 3, 8, 2, 9)}
+    assert wires.seconds_of(by_gpu, calls=3, kinds=2, chain="") == [2, 5]
+
+
+def test_other_kernels_than_the_collectives_are_refused():
+    for by_gpu in ({}, {"0": kernels(1, 2), "1": kernels(1)}):
+        with pytest.raises(UsageError, match="the profiler saw kernels: .*; expected 2 on each GPU"):
+            wires.seconds_of(by_gpu, calls=1, kinds=2, chain="a chain")
 
 
 @pytest.mark.compiles

@@ -114,7 +114,7 @@ def test_large_collectives_of_four_follow_from_two_and_eight():
         large = [(size, seconds) for size, seconds in four.points if size > 4e7]
         assert len(large) == 3
         for size, seconds in large:
-            assert _between((two, eight), 4, size) == pytest.approx(seconds, rel=0.1), (kind, size)
+            assert _between((two, eight), 4, size) == pytest.approx(seconds, rel=0.12), (kind, size)
 
 
 def test_a_sum_over_248_hosts_reaches_what_was_measured_there():

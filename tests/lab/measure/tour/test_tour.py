@@ -96,12 +96,19 @@ def test_a_tour_on_which_something_failed_says_so_and_ends_with_status_1(lab, mo
 
 
 def test_what_is_predicted_ahead_of_time_and_what_the_profiler_saw_stand_beside_the_step():
-    seen = replace(step(0.01, 0.011), ahead={"total": 0.0121, "memory": 0.007}, spent=Spent(0.009, 0.002, 0.001))
+    seen = replace(
+        step(0.01, 0.011), ahead={"total": 0.0121, "memory": 0.007}, spent=Spent(0.009, 0.002, 0.001, 0.0005)
+    )
     text = tour_text(Tour("lab tour", "2026-01-01", MACHINE, 2, times=(seen,)))
     assert "from texts compiled ahead of time, median error 21.0%, 1 so far off" in text
     assert to_json(seen)["error_ahead_of_time"] == pytest.approx(0.21)
     assert to_json(seen)["terms_ahead_of_time_s"] == {"memory": 0.007}
-    assert to_json(seen)["profiled_s"] == {"kernels": 0.009, "communication": 0.002, "waiting": 0.001}
+    assert to_json(seen)["profiled_s"] == {
+        "kernels": 0.009,
+        "communication": 0.002,
+        "waiting": 0.001,
+        "exposed": 0.0005,
+    }
 
 
 def test_without_gpus_the_tour_says_what_it_found(lab):
