@@ -40,6 +40,7 @@ class Value:
     by_axes: Mapping[str, Fraction]
     flops: Count | None
     memory: Mapping[str, Count]
+    memory_at_least: Mapping[str, Count]
     is_whole: bool
 
     @classmethod

@@ -18,11 +18,11 @@ from lab.core import codec
 from lab.core.files import write_whole
 from lab.diagnosis.program import Program
 from lab.laws.family import Family, built
-from lab.laws.measurement import Argument, Measurement, Refusal, products, sites
+from lab.laws.measurement import Argument, Measurement, Refusal, outputs, products, sites
 from lab.meshes.errors import UsageError
 from lab.meshes.platforms import Platform
 
-_FORMAT = 6
+_FORMAT = 7
 
 
 def measured(stage: Stage, family: Family, sizes: Mapping[str, int]) -> Measurement | Refusal:
@@ -86,6 +86,7 @@ def _of(program: Program, args: Any, lowered: Any) -> Measurement:
         ledger.memory,
         ledger.notes,
         ledger.is_complete,
+        outputs=tuple(outputs(program)),
     )
 
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from math import gcd, prod
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
-from lab.core.ledger import Phase, wire_bytes
+from lab.core.ledger import Memory, Phase, wire_bytes
 from lab.laws import formula
 from lab.laws.bundles import Bundle, Measured, Subject, grown, items_at, merged, relatives
 from lab.laws.interpolation import Grid, Missing, NoLaw, Point, Unknowable, solved
@@ -25,7 +26,9 @@ from lab.laws.transfers import (
     apart,
     arguments,
     common,
+    graded,
     is_of_grains,
+    outputs,
     products,
     reproduced,
     shift,
@@ -41,6 +44,12 @@ Splits = Mapping[tuple[str, tuple[str, ...]], tuple[int, ...]]
 FACTORS = (Fraction(2), Fraction(4), Fraction(3), Fraction(8), Fraction(1, 2), Fraction(5))
 """What a variable is multiplied with, in this order."""
 MOST_COMPILES = 80
+BOUNDS = {"stays": "peak"}
+"""What has to be there at a peak: arguments, and outputs that are none of them."""
+REPORTED: Mapping[str, Callable[[Memory], int | None]] = {
+    name: attrgetter(name) for name in ("arguments", "outputs", "temporaries", "peak")
+}
+LARGEST = "a sum, or the largest of several, that these sizes do not tell apart"
 MANY = "a sum of more powers than the compiles tell apart"
 I = TypeVar("I")  # noqa: E741
 T = TypeVar("T")
@@ -151,12 +160,13 @@ def derived(
         sites = _laws(transfers(grid, search.points), search)
         work = _laws(products(grid, search.points), search)
         given = _laws(arguments(grid, search.points), search)
+        made = _laws(outputs(grid, search.points), search)
         flops, more = _flops(work, search)
-        wanted = sites.missing | work.missing | given.missing | more
+        wanted = sites.missing | work.missing | given.missing | made.missing | more
         if not wanted or len(search.measured) >= most:
             break
         search.compile(sorted(wanted)[: most - len(search.measured)])
-    return _law(about, search, sites, work, given, flops), search.measured
+    return _law(about, search, sites, work, given, flops, _memory(given, made, search)), search.measured
 
 
 def _change_each(about: About, search: _Search) -> None:
@@ -250,13 +260,14 @@ def _law(
     work: _Laws[Product, Exact],
     given: _Laws[Argument, Exact],
     flops: Exact | Refused,
+    memory: Mapping[str, Exact | Refused],
 ) -> Law:
     terms = [
         _term(bundle, law, sites.subject, search)
         for bundle, whole in sites.laws.items()
         for law in apart(whole, search.grid(), search.points(), items_at(bundle, sites.subject, search.measured))
     ]
-    memory, unheld = _memory(given, search)
+    held = {name: each for name, each in memory.items() if isinstance(each, Exact)}
     every = {name: [point[i] for point in search.points()] for i, name in enumerate(search.names)}
     return Law(
         **vars(about),
@@ -272,8 +283,10 @@ def _law(
         flops=flops.sum if isinstance(flops, Exact) else None,
         flops_where=_where(flops.grains) if isinstance(flops, Exact) else (),
         arguments={str(bundle.name): law.sum for bundle, law in given.laws.items()},
-        memory=memory,
-        refused=(*_refused(sites, search), *([flops] if isinstance(flops, Refused) else []), *unheld),
+        memory={name: each.sum for name, each in held.items() if name not in BOUNDS},
+        memory_where={name: where for name, each in held.items() if (where := _where(each.grains))},
+        memory_at_least={BOUNDS[name]: each.sum for name, each in held.items() if name in BOUNDS},
+        refused=(*_refused(sites, search), *([flops] if isinstance(flops, Refused) else []), *_unheld(memory)),
         compiled=tuple(
             Compiled(search.sizes(point), m.seconds)
             for point, m in search.measured.items()
@@ -418,40 +431,56 @@ def _products(work: _Laws[Product, Exact], search: _Search) -> tuple[Products, .
     )
 
 
-def _memory(given: _Laws[Argument, Exact], search: _Search) -> tuple[dict[str, Polynomial], list[Refused]]:
-    """What XLA reports: of arguments the sum of all arrays; of all else what the sizes at hand tell apart."""
-    grid, found, refused = search.grid(), {}, []
-    for name in ("arguments", "outputs", "temporaries", "peak"):
+def _memory(given: _Laws[Argument, Exact], made: _Laws[Argument, Exact], search: _Search) -> dict[str, Exact | Refused]:
+    """What XLA reports: of arguments and outputs the sums of all arrays, of all else, the largest of many sums, what
+    one sum gives at all sizes; and what stays for a whole step, a bound of its peak."""
+    grid, points = search.grid(), search.points()
 
-        def quantity(point: Point, name: str = name) -> Fraction:
-            at = search.measured.get(point)
-            if at is None:
-                raise Missing([point])
-            if isinstance(at, Refusal) or at.memory is None or getattr(at.memory, name) is None:
-                raise NoLaw("this compiler does not report it")
-            return Fraction(getattr(at.memory, name))
+    def quantity(of: Callable[[Memory], int | None], point: Point) -> Fraction:
+        at = search.measured.get(point)
+        if at is None:
+            raise Missing([point])
+        held = None if isinstance(at, Refusal) or at.memory is None else of(at.memory)
+        if held is None:
+            raise NoLaw("this compiler does not report it")
+        return Fraction(held)
 
+    found: dict[str, Exact | Refused] = {}
+    for name, of in REPORTED.items():
+        reported = partial(quantity, of)
         try:
-            law = (
-                collected(m for one in given.laws.values() for m in one.sum)
-                if name == "arguments"
-                else solved(quantity, grid)
-            )
-            for point in search.points():
-                if value(law, search.sizes(point)) != quantity(point):
-                    raise NoLaw(
-                        f"at {search.sizes(point)} it is {quantity(point)} bytes, where the formula gives "
-                        f"{value(law, search.sizes(point))}"
-                    )
-            found[name] = law
-        except (Missing, NoLaw) as why:
-            reason = (
-                "a sum, or the largest of several, that these sizes do not tell apart"
-                if isinstance(why, Missing)
-                else str(why)
-            )
-            refused.append(Refused(None, (), f"memory: {name}", reason, 0.0))
-    return found, refused
+            if arrays := {"arguments": given, "outputs": made}.get(name):
+                whole = collected(m for law in arrays.laws.values() for m in law.sum)
+                # A result that is a tuple has a table of its arrays.
+                table = reported(grid.first) - value(whole, search.sizes(grid.first))
+                law = collected((*whole, monomial(table, {})))
+            else:
+                law = solved(reported, grid)
+            found[name] = graded(law, grid, points, reported)
+        except Missing:
+            found[name] = Refused(None, (), f"memory: {name}", LARGEST, 0.0)
+        except NoLaw as why:
+            padded = name in ("arguments", "outputs") and any(m.padding for m in _memories(search))
+            tiles = "; the compiler fills arrays up to whole tiles" if padded else ""
+            found[name] = Refused(None, (), f"memory: {name}", f"{why}{tiles}", 0.0)
+    taken, made_of = found["arguments"], found["outputs"]
+    if isinstance(taken, Exact) and not taken.grains and isinstance(found["peak"], Refused):
+        fresh = partial(quantity, lambda memory: memory.outputs - memory.aliased)
+        fixed = (monomial(fresh(grid.first), {}),) if fresh(grid.first) else ()
+        for more in (made_of.sum if isinstance(made_of, Exact) else (), fixed, ()):
+            bound = collected((*taken.sum, *more))
+            if all(value(more, search.sizes(point)) <= fresh(point) for point in points):
+                found["stays"] = Exact(bound)
+                break
+    return found
+
+
+def _memories(search: _Search) -> Iterable[Memory]:
+    return (memory for point in search.points() if (memory := search.at(point).memory) is not None)
+
+
+def _unheld(memory: Mapping[str, Exact | Refused]) -> Iterable[Refused]:
+    return (each for name, each in memory.items() if isinstance(each, Refused) and name not in BOUNDS)
 
 
 def _conditions(search: _Search, grid: Grid) -> Iterable[Condition]:

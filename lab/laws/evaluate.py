@@ -24,7 +24,7 @@ def evaluate(law: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]
     Returns:
       `terms`: of each its executions, and payload and wire bytes of a step; `payload_bytes`, `wire_bytes`, `by_axes`;
       `flops`, `arguments` and what else of memory has a law, or null; `is_whole`: no transfer of the program is without
-      a law. Bytes on wires are fractions where P does not divide them.
+      a law; `memory_at_least`: bounds. Bytes on wires are fractions where P does not divide them.
     Raises:
       OutsideLaw: a variable is missing or unknown, or the law does not hold there.
     """
@@ -36,7 +36,12 @@ def evaluate(law: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]
     for term in terms:
         axes = "+".join(term["axes"])
         by_axes[axes] = by_axes.get(axes, Fraction(0)) + term["wire_bytes"]
-    memory = {name: _whole(each, sizes, name) for name, each in law["memory"].items()}
+    where = law.get("memory_where", {})
+    memory = {
+        name: _whole(each, sizes, name)
+        for name, each in law["memory"].items()
+        if divides(where.get(name, ()), sizes) is None
+    }
     return {
         "terms": terms,
         "payload_bytes": sum(term["payload_bytes"] for term in terms),
@@ -44,6 +49,11 @@ def evaluate(law: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]
         "by_axes": by_axes,
         "flops": _whole(law["flops"], sizes, "FLOPs") if knows_flops else None,
         "memory": memory,
+        "memory_at_least": {
+            name: _whole(each, sizes, name)
+            for name, each in law.get("memory_at_least", {}).items()
+            if name not in memory
+        },
         "is_whole": len(held) == len(law["terms"]) and not any(each["kind"] for each in law["refused"]),
     }
 

@@ -200,6 +200,8 @@ class Law:
       flops: of matrix products, a step of one device; null where they have no law. `products` tells them apart.
       flops_where: what has to divide for them to hold, beside the conditions of the whole.
       memory: of one device, what has a law of `arguments`, `outputs`, `temporaries` and `peak`.
+      memory_where: what has to divide for it, beside the conditions of the whole.
+      memory_at_least: bounds: what stays for a whole step is there at its peak.
       arguments: bytes of each array that the step takes, on one device.
       notes: what of the compiled texts was not read, or with an assumption.
       theory: of an experiment of the lab.
@@ -225,6 +227,8 @@ class Law:
     checks: tuple[Check, ...] = ()
     notes: tuple[str, ...] = ()
     theory: Theory | None = None
+    memory_where: Mapping[str, tuple[Condition, ...]] = field(default_factory=dict)
+    memory_at_least: Mapping[str, Polynomial] = field(default_factory=dict)
     schema: Literal["sharding-lab/law/1"] = field(default=SCHEMA)
 
     @property

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from lab.core.ledger import Kind, Ledger, Memory, Phase
 from lab.diagnosis.program import Program
 from lab.hlo.names import phase, scope
+from lab.hlo.shapes import arrays
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Argument:
-    """Bytes of one array that the step takes, on one device."""
+    """Bytes of one array that the step takes, or gives, on one device."""
 
     name: str
     bytes: int
@@ -93,6 +94,7 @@ class Measurement:
     notes: tuple[str, ...]
     is_complete: bool
     seconds: float = 0.0
+    outputs: tuple[Argument, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,14 @@ def sites(ledger: Ledger) -> Iterator[Site]:
         payloads = sorted({*alike[replace(site, payload_bytes=0, is_padded=False)]}, reverse=True)
         rank = payloads.index(site.payload_bytes)
         yield replace(site, executions=None if site in unknown else executions, rank=rank)
+
+
+def outputs(program: Program) -> Iterator[Argument]:
+    """In the step's order."""
+    entry = program.module.entry
+    if entry is not None and entry.root is not None:
+        for number, array in enumerate(arrays(entry.root.shape)):
+            yield Argument(f"result {number}", array.bytes)
 
 
 def products(program: Program) -> Iterator[Product]:

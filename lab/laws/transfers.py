@@ -78,6 +78,10 @@ def arguments(grid: Grid, points: Callable[[], Sequence[Point]]) -> Subject[Argu
     )
 
 
+def outputs(grid: Grid, points: Callable[[], Sequence[Point]]) -> Subject[Argument, Exact]:
+    return replace(arguments(grid, points), items=lambda m: m.outputs)
+
+
 def _names_of_site(site: Site) -> tuple[tuple[object, ...], ...]:
     least = (site.kind, site.axes, site.network_kind)
     where = (*least, site.phase, site.dtype, site.conditional, site.is_widened, site.is_masked_gather)
@@ -252,16 +256,25 @@ def reproduced(grid: Grid, points: Sequence[Point], quantity: Callable[[Point], 
       NoLaw: it is neither.
       Missing: as `solved`, and of what tells which dim it is.
     """
-    found = solved(quantity, grid)
+    found = graded(solved(quantity, grid), grid, points, quantity)
+    each_of([partial(_probe, quantity, grid, dim) for dim, _ in found.grains])
+    return found
+
+
+def graded(found: Polynomial, grid: Grid, points: Sequence[Point], quantity: Callable[[Point], Fraction]) -> Exact:
+    """With the grains that tell where a sum is right from where it is not.
+
+    Raises:
+      NoLaw: none do.
+    """
     wrong = [point for point in points if value(found, _sizes(grid, point)) != quantity(point)]
     if not wrong:
         return Exact(found)
     right = [point for point in points if point not in wrong]
-    grains = tuple((dim, grain) for dim in grid.dims if (grain := _grain(grid, right, dim)) > 1)
+    grains = tuple((dim, grain) for dim in grid.dims if (grain := _grain(grid, right, dim)) > 1) if right else ()
     if any(is_of_grains(grid, point, grains) for point in wrong):
         law = value(found, _sizes(grid, wrong[0]))
         raise NoLaw(f"at {_shown(grid, wrong[0])} it is {quantity(wrong[0])}, where the sizes before give {law}")
-    each_of([partial(_probe, quantity, grid, dim) for dim, _ in grains])
     return Exact(found, grains)
 
 

@@ -41,6 +41,7 @@ ODD = Wish(((3, 3), (6, 2), (12, 2), (2, 2)), Fraction(5, 4), (1, 9, 192, 576))
 SAME_RATIOS = (3, 9, 5, 6)
 """How much larger all sizes are at once, where some have to divide others."""
 ATTEMPTS = 2
+FLOPS, MEMORY = "FLOPs", "memory: "
 MIXED = Wish(((4, 2), (2, 2)), Fraction(3, 2), (64, 128, 16, 4, 1))
 LARGE = Wish(((16, 8), (8, 8), (8, 4), (4, 4), (2, 2)), Fraction(4), (1024, 512, 128, 64, 8, 1))
 
@@ -68,6 +69,8 @@ def verified(about: About, start: Start, measure: Measure, fits: Fits) -> Law:
                     check, wrong = checked(law, start.mesh, sizes, found)
                     known = {**known, tuple(sizes[name] for name in start.sizes): found}
                     law = with_compiled(_without(law, wrong), sizes)
+                    if attempt == ATTEMPTS - 1:
+                        law, check = without_totals(law, check)
                     checks.append(check)
                     break
         law = replace(law, checks=tuple(checks))
@@ -191,11 +194,11 @@ def _holds(where: Sequence[Condition], sizes: Mapping[str, int]) -> bool:
 
 def _totals(law: Law, sizes: Mapping[str, int], found: Measurement) -> Iterator[tuple[str, Fraction, int]]:
     if law.flops is not None and found.flops is not None and _holds(law.flops_where, sizes):
-        yield "FLOPs", value(law.flops, sizes), found.flops
+        yield FLOPS, value(law.flops, sizes), found.flops
     for name, of in law.memory.items():
         compiled = getattr(found.memory, name, None)
-        if compiled is not None:
-            yield f"memory: {name}", value(of, sizes), compiled
+        if compiled is not None and _holds(law.memory_where.get(name, ()), sizes):
+            yield MEMORY + name, value(of, sizes), compiled
 
 
 def _without(law: Law, wrong: Sequence[tuple[Term, str]]) -> Law:
@@ -209,6 +212,24 @@ def _without(law: Law, wrong: Sequence[tuple[Term, str]]) -> Law:
     ]
     kept = tuple(term for term in law.terms if term not in lost)
     return replace(law, terms=kept, refused=(*law.refused, *refused))
+
+
+def without_totals(law: Law, check: Check) -> tuple[Law, Check]:
+    """FLOPs and memory that a check refutes have no law: what it refutes is no part of the law, then."""
+    totals = {each.what: each for each in check.differences if each.what == FLOPS or each.what.startswith(MEMORY)}
+    refused = [
+        Refused(
+            None, (), what, f"refuted at {_text(check.sizes)}: by the law {each.law}, compiled {each.compiled}", 0.0
+        )
+        for what, each in totals.items()
+    ]
+    kept = replace(
+        law,
+        flops=None if FLOPS in totals else law.flops,
+        memory={name: of for name, of in law.memory.items() if MEMORY + name not in totals},
+        refused=(*law.refused, *refused),
+    )
+    return kept, replace(check, differences=tuple(each for each in check.differences if each.what not in totals))
 
 
 def _site_names(site: Site) -> tuple[Hashable, ...]:

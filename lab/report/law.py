@@ -141,7 +141,15 @@ def facts(law: Law) -> list[str]:
     more = len(law.conditions) - len(shown)
     return [
         f"FLOPs of a step: {'no law' if law.flops is None else formula.text(law.flops)}{_where(law.flops_where)}",
-        *(f"bytes of {name}: {formula.text(of)}" for name, of in law.memory.items()),
+        *(
+            f"bytes of {name}: {formula.text(of)}{_where(law.memory_where.get(name, ()))}"
+            for name, of in law.memory.items()
+        ),
+        *(
+            f"bytes of {name}: at least {formula.text(of)}"
+            for name, of in law.memory_at_least.items()
+            if name not in law.memory
+        ),
         "holds from "
         + ", ".join(f"{v.name}={v.least}" for v in law.variables)
         + " on; compiled up to "
@@ -178,6 +186,9 @@ def value_text(law: Law, sizes: Mapping[str, int]) -> str:
     if found["flops"] is not None:
         lines.append(f"FLOPs: {found['flops']:,} ({scaled(found['flops'], 'FLOP')})")
     lines += [f"bytes of {name}: {held:,} ({bytes_text(held)})" for name, held in found["memory"].items()]
+    lines += [
+        f"bytes of {name}: at least {held:,} ({bytes_text(held)})" for name, held in found["memory_at_least"].items()
+    ]
     return "\n\n".join([rows, "\n".join(lines)])
 
 

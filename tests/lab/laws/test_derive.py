@@ -12,7 +12,7 @@ from lab.laws.derive import About, Start, derived
 from lab.laws.formula import text
 from lab.laws.law import Law
 from lab.laws.measurement import Argument, Measurement, Product, Refusal, Site, Split
-from lab.laws.verify import checked, verified
+from lab.laws.verify import checked, verified, without_totals
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
 
@@ -192,6 +192,37 @@ def test_a_transfer_that_rounds_up_is_not_refuted_where_its_law_is_silent():
     found = Measurement((replace(GATHER, payload_bytes=128, executions=1),), (), (), (), None, None, (), True)
     check, wrong = checked(law, start.mesh, {"fsdp": 2, "layers": 4, "embed": 66}, found)
     assert (check.is_equal, check.under_law, wrong) == (True, 0, [])
+
+
+def test_memory_that_is_the_largest_of_several_sums_is_refused_and_what_stays_is_a_bound():
+    """A step holds columns that do not grow with the matrix, until the matrix is larger."""
+
+    def program(sizes):
+        D, L = sizes["embed"], sizes["layers"]
+        held = 4 * D * D // sizes["fsdp"]
+        memory = Memory(held, 8 + 4 * D, max(4096 * D, D * D), 0, held + 8 + 4 * D + max(4096 * D, D * D * L))
+        return replace(measurement(sizes, gathers(sizes)), memory=memory, outputs=(Argument("result 0", 4 * D),))
+
+    law = verified(ABOUT, START, lambda some: [program(sizes) for sizes in some], lambda devices: devices <= 64)
+    assert {name: text(of) for name, of in law.memory.items() if name in ("arguments", "outputs")} == {
+        "arguments": "4 * embed^2 / fsdp",
+        "outputs": "4 * embed + 8",
+    }
+    assert "peak" not in law.memory
+    assert text(law.memory_at_least["peak"]) == "4 * embed^2 / fsdp + 4 * embed + 8"
+    assert [each.what for each in law.refused if "peak" in each.what] == ["memory: peak"]
+    assert all(check.is_equal for check in law.checks)
+
+
+def test_memory_that_a_last_check_refutes_is_no_part_of_the_law():
+    sizes = {"fsdp": 4, "layers": 8, "embed": 128}
+    law = law_of(lambda sizes: measurement(sizes, gathers(sizes)))
+    other = measurement(sizes, gathers(sizes))
+    check, wrong = checked(law, START.mesh, sizes, replace(other, memory=replace(other.memory, temporaries=77)))
+    assert (wrong, [each.what for each in check.differences]) == ([], ["memory: temporaries"])
+    kept, check = without_totals(law, check)
+    assert (check.is_equal, "temporaries" in law.memory, "temporaries" in kept.memory) == (True, True, False)
+    assert kept.refused[-1].reason.endswith("by the law 0, compiled 77")
 
 
 def test_a_term_that_no_size_explains_is_refuted_and_then_refused():
