@@ -69,6 +69,11 @@ def _sizes(text: str) -> dict[str, int]:
     multiple=True,
     help="How each term grows with a variable, or with devices: with the first degree.",
 )
+@click.option(
+    "--chip",
+    metavar="CHIP",
+    help="Whose data sheet says where communication passes the products, by default the target's: h100, v5p.",
+)
 @options.html
 @options.as_json
 def law(
@@ -80,6 +85,7 @@ def law(
     settings: tuple[tuple[str, str], ...],
     places: tuple[dict[str, int], ...],
     along: tuple[str, ...],
+    chip: str | None,
     html: Path | None,
     as_json: bool,
 ) -> int:
@@ -98,7 +104,7 @@ def law(
         values = tuple(Value.of(found, {**first, **place}) for place in places)
     except OutsideLaw as refusal:
         raise UsageError(f"{found.source}: {refusal}") from None
-    scales = tuple(scaled(found, name, {**first, **(places[-1] if places else {})}) for name in along)
+    scales = tuple(scaled(found, name, {**first, **(places[-1] if places else {})}, chip) for name in along)
     if html:
         from lab.report.html.law import page
 

@@ -13,6 +13,7 @@ from lab.laws.law import Law, Term
 from lab.laws.polynomial import value
 from lab.laws.verify import term_text
 from lab.meshes.errors import no_such
+from lab.meshes.hardware import chip as described
 from lab.meshes.platforms import Platform
 from lab.meshes.targets import parse_target
 
@@ -22,6 +23,8 @@ TIMES = (1, 10, 100, 1000)
 FARTHEST = 20
 """Doublings within which communication passes the products, or never is said to."""
 DTYPE = "bf16"
+GPUS_OF_HOST = 8
+"""Where the target does not say."""
 
 
 @dataclass(frozen=True)
@@ -65,22 +68,24 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Scale:
-    """A law along one variable."""
+    """A law along one variable; `no_crossing` is why there is no crossing to tell of."""
 
     variable: str
     sizes: Mapping[str, int]
     growths: tuple[Growth, ...]
     winners: tuple[Winner, ...]
     crossing: Crossing | None
+    no_crossing: str = ""
 
 
-def scaled(law: Law, name: str, sizes: Mapping[str, int]) -> Scale:
+def scaled(law: Law, name: str, sizes: Mapping[str, int], chip: str | None = None) -> Scale:
     """A law from these sizes on.
 
     Args:
       name: a variable, or `devices` for the law's first degree.
+      chip: whose data sheet says where communication passes the products; None for the target's.
     Raises:
-      UsageError: no such variable.
+      UsageError: no such variable, or no such chip.
     """
     axes = [v.name for v in law.variables if v.is_axis]
     variable = (axes[0] if axes else "") if name == DEVICES else name
@@ -100,7 +105,9 @@ def scaled(law: Law, name: str, sizes: Mapping[str, int]) -> Scale:
         whole = sum(growth.wire_bytes[place] for growth in growths)
         if most is not None and whole:
             winners.append(Winner(times, most.what, most.wire_bytes[place] / whole))
-    return Scale(variable, dict(sizes), growths, tuple(winners), _crossing(law, variable, sizes))
+    crossing = _crossing(law, variable, sizes, chip)
+    found, why = (None, crossing) if isinstance(crossing, str) else (crossing, "")
+    return Scale(variable, dict(sizes), growths, tuple(winners), found, why)
 
 
 def _does(term: Term, variable: str) -> tuple[str, int]:
@@ -114,13 +121,19 @@ def _wire(term: Term, sizes: Mapping[str, int]) -> Fraction:
     return step * wire_bytes(term.kind, term.network_kind, int(group), int(group)) / int(group)
 
 
-def _crossing(law: Law, variable: str, sizes: Mapping[str, int]) -> Crossing | None:
+def _crossing(law: Law, variable: str, sizes: Mapping[str, int], name: str | None) -> Crossing | str:
+    """Or why there is none."""
     target = parse_target(law.target)
-    if law.flops is None or target.chip is None:
-        return None
-    flops, chip = law.flops, target.hardware
+    if law.flops is None:
+        reasons = (each.reason for each in law.refused if each.what == "FLOPs")
+        return f"FLOPs have no law ({next(reasons, 'none was asked for')}), so that no time of products is known"
+    name = name or target.chip
+    if name is None:
+        return f"{target.platform} devices have no data sheet; name a chip by --chip"
+    flops, chip = law.flops, described(name)
     peak = chip.flops_per_s[DTYPE].value / chip.devices_per_chip
-    inside = target.per_host if target.platform == Platform.GPU else None
+    here = target.per_host if target.platform == Platform.GPU else GPUS_OF_HOST
+    inside = here if chip.platform == Platform.GPU else None
 
     def passes(times: int) -> bool:
         here = {**sizes, variable: sizes[variable] * times}

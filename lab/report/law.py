@@ -216,7 +216,7 @@ def scale_lines(scale: Scale) -> list[str]:
     lines = [f"{w.times:,} times the {name}: {w.what} sends most, {share_text(w.share)} of all" for w in scale.winners]
     crossing = scale.crossing
     if crossing is None:
-        return lines
+        return [*lines, f"where communication passes the products is not told: {scale.no_crossing}"]
     if crossing.is_there:
         said = f"from {name}={crossing.at:,} on, and before,"
     elif crossing.at is not None:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from lab.core import codec
 from lab.laws.answer import Value
 from lab.laws.derive import with_compiled
 from lab.laws.evaluate import OutsideLaw, evaluate
-from lab.laws.law import Law
+from lab.laws.law import Law, Refused
+from lab.laws.polynomial import monomial
 from lab.laws.scale import scaled
+from lab.meshes.errors import UsageError
 from tests.lab.laws.test_derive import START, gathers, law_of, measurement
 
 SIZES = {"fsdp": 16, "layers": 126, "embed": 4096}
@@ -71,3 +74,19 @@ def test_growth_is_told_by_term(law):
     assert (scale.variable, growth.does, growth.power) == ("fsdp", "stays", 0)
     assert scaled(law, "layers", SIZES).growths[0].does == "grows"
     assert [winner.times for winner in scale.winners] == [1, 10, 100, 1000]
+
+
+def test_where_communication_passes_the_products_is_told_or_why_not(law):
+    at_least = {**SIZES, "fsdp": 2}
+    flops = (monomial(2**20, {"embed": 2, "layers": 1, "fsdp": -1}),)
+    assert scaled(law, "fsdp", at_least).no_crossing == "cpu devices have no data sheet; name a chip by --chip"
+    crossing = scaled(replace(law, flops=flops), "fsdp", at_least, "h100").crossing
+    # Of one embed^2 layer: products shrink with fsdp, and of two bytes ever more are gathered, beyond a host of 8 at
+    # 50 GB/s.
+    assert 2**20 / 16 / 989.5e12 > 2 * 15 / 16 / 50e9
+    assert 2**20 / 32 / 989.5e12 < 2 * 31 / 32 / 50e9
+    assert (crossing.is_there, crossing.at) == (False, 32)
+    refused = replace(law, flops=None, refused=(Refused(None, (), "FLOPs", "its reason", 0.0),))
+    assert "FLOPs have no law (its reason)" in scaled(refused, "fsdp", at_least, "h100").no_crossing
+    with pytest.raises(UsageError, match="h1000"):
+        scaled(law, "fsdp", at_least, "h1000")
