@@ -30,7 +30,11 @@ def evaluate(law: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]
     """
     check(law, sizes)
     held = [term for term in law["terms"] if divides(term["where"], sizes) is None]
-    terms = [_term(term, sizes) for term in held]
+    # Where a degree is 1, groups along it are no groups, and the program has no such transfer.
+    alone = {axis for axis, size in sizes.items() if size == 1}
+    terms = [
+        _term(term, sizes) for term in held if not (alone & set(term["axes"]) and value(term["group"], sizes) == 1)
+    ]
     knows_flops = law["flops"] is not None and divides(law["flops_where"], sizes) is None
     by_axes: dict[str, Fraction] = {}
     for term in terms:
@@ -69,8 +73,11 @@ def check(law: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
             raise OutsideLaw(f"{name} is missing; the law has the variables {', '.join(known)}")
         if sizes[name] < variable["least"]:
             raise OutsideLaw(f"{name}={sizes[name]}: the law holds from {variable['least']} on")
-        if sizes[name] % variable.get("unit", 1):
+        if sizes[name] != variable["least"] and sizes[name] % variable.get("unit", 1):
             raise OutsideLaw(f"{name}={sizes[name]}: only multiples of {variable['unit']} were compiled")
+    alone = [name for name, variable in known.items() if variable["is_axis"] and sizes[name] == 1]
+    if len(alone) > 1:
+        raise OutsideLaw(f"{'=1, '.join(alone)}=1: one degree of 1 at a time was compiled")
     broken = divides(law["conditions"], sizes)
     if broken:
         raise OutsideLaw(broken)

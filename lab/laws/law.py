@@ -20,7 +20,7 @@ class Variable:
     """A degree of the mesh, or a size.
 
     Attributes:
-      least: the smallest that was compiled: the law holds from there on.
+      least: the smallest that was compiled: the law holds from there on. One degree of 1 at a time is compiled.
       most: the largest that was compiled, held-out sizes included.
       unit: what all that was compiled are multiples of: the law holds for such.
     """

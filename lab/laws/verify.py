@@ -12,8 +12,8 @@ from lab.core.units import exact
 from lab.laws.bundles import Measured
 from lab.laws.derive import About, Measure, Start, derived, site_text, wire_of, with_compiled
 from lab.laws.evaluate import OutsideLaw, wire_bytes
-from lab.laws.law import Check, Condition, Difference, Law, Refused, Term
-from lab.laws.measurement import Measurement, Site
+from lab.laws.law import Check, Compiled, Condition, Difference, Law, Refused, Term
+from lab.laws.measurement import Measurement, Refusal, Site
 from lab.laws.polynomial import value, variables
 from lab.meshes.axes import Axes
 
@@ -76,7 +76,57 @@ def verified(about: About, start: Start, measure: Measure, fits: Fits) -> Law:
         law = replace(law, checks=tuple(checks))
         if all(check.is_equal for check in checks):
             break
+    return _from_one(law, start, measure)
+
+
+def _from_one(law: Law, start: Start, measure: Measure) -> Law:
+    """With degrees of 1 where that is the same law: groups of one device send nothing, and all else is as it says. Two
+    compiles tell, of the first sizes and of the last ones held out."""
+    if any(each.kind for each in law.refused):
+        return law
+    for axis in [v.name for v in law.variables if v.is_axis and v.least > 1]:
+        places = [{**start.sizes, axis: 1}, {**(law.checks[-1].sizes if law.checks else start.sizes), axis: 1}]
+        found = measure(places)
+        different = next(
+            (why for place, each in zip(places, found, strict=True) if (why := _at_one(law, start.mesh, place, each))),
+            "",
+        )
+        if different:
+            law = replace(law, notes=(*law.notes, f"{axis}=1 is another program: {different}"))
+        else:
+            seconds = [each.seconds for each in found if isinstance(each, Measurement)]
+            law = replace(
+                law,
+                variables=tuple(replace(v, least=1) if v.name == axis else v for v in law.variables),
+                compiled=(*law.compiled, *map(Compiled, places, seconds)),
+            )
     return law
+
+
+def _at_one(law: Law, mesh: Axes, sizes: Mapping[str, int], found: Measurement | Refusal) -> str:
+    """How a compile with a degree of 1 differs from the law."""
+    if isinstance(found, Refusal):
+        return found.reason
+    degrees = mesh.shape | {name: size for name, size in sizes.items() if name in mesh.names}
+
+    def key(of: Term | Site) -> tuple[str, tuple[str, ...]]:
+        return str(of.kind), tuple(axis for axis in of.axes if degrees.get(axis) != 1)
+
+    said, seen = (defaultdict[tuple[str, tuple[str, ...]], list[Fraction]](lambda: [Fraction(0)] * 3) for _ in range(2))
+    for term in law.terms:
+        if value(term.group, sizes) > 1:
+            said[key(term)] = [a + b for a, b in zip(said[key(term)], _sums([term], sizes), strict=True)]
+    for site in found.sites:
+        if site.group_size != 1:
+            seen[key(site)] = [a + b for a, b in zip(seen[key(site)], _measured([site]), strict=True)]
+    for which in sorted({*said, *seen}):
+        if said[which] != seen[which]:
+            kind, axes = which
+            return f"{kind} over {'+'.join(axes)} is {_says(*seen[which])}, not {_says(*said[which])}"
+    if not all(_holds(term.where, sizes) for term in law.terms):
+        return "some terms say nothing of these sizes"
+    totals = _totals(law, sizes, found)
+    return next((f"{what} is {exact(there)}, not {exact(of)}" for what, of, there in totals if of != there), "")
 
 
 def _of_any_unit(law: Law) -> Law:

@@ -3,12 +3,14 @@
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from math import ceil
 
 import pytest
 
 from lab.core.ledger import Kind, Memory, Phase
 from lab.laws.derive import About, Start, derived
+from lab.laws.evaluate import OutsideLaw
 from lab.laws.formula import text
 from lab.laws.law import Law
 from lab.laws.measurement import Argument, Measurement, Product, Refusal, Site, Split
@@ -223,6 +225,35 @@ def test_memory_that_a_last_check_refutes_is_no_part_of_the_law():
     kept, check = without_totals(law, check)
     assert (check.is_equal, "temporaries" in law.memory, "temporaries" in kept.memory) == (True, True, False)
     assert kept.refused[-1].reason.endswith("by the law 0, compiled 77")
+
+
+def alone_over(sizes, is_gathered_by_one=False):
+    """A gather over fsdp of what is split over both axes, and a sum over tensor; where fsdp is 1 nothing is gathered."""
+    f, t, D, L = sizes["fsdp"], sizes["tensor"], sizes["embed"], sizes["layers"]
+    gather = replace(GATHER, payload_bytes=2 * D * D // t, executions=L, group_size=f)
+    total = replace(GATHER, kind=Kind.ALL_REDUCE, axes=("tensor",), payload_bytes=2 * D, executions=L, group_size=t)
+    there = [each for each in (gather, total) if each.group_size > 1]
+    if f == 1 and is_gathered_by_one:
+        there.append(replace(total, payload_bytes=4 * D))
+    return Measurement(tuple(there), (), (), (), None, None, (), True)
+
+
+def test_groups_of_one_device_send_nothing_where_a_compile_says_so():
+    start = Start({"fsdp": 2, "tensor": 2, "layers": 4, "embed": 64}, Axes.of({"fsdp": 2, "tensor": 2}))
+
+    def law_of(program):
+        return verified(ABOUT, start, lambda some: [program(sizes) for sizes in some], lambda devices: devices <= 64)
+
+    law = law_of(alone_over)
+    assert [(v.name, v.least) for v in law.variables if v.is_axis] == [("fsdp", 1), ("tensor", 1)]
+    sizes = {"fsdp": 1, "tensor": 8, "layers": 5, "embed": 128}
+    assert [term["kind"] for term in law.at(sizes)["terms"]] == ["all_reduce"]
+    assert law.at(sizes)["payload_bytes"] == 5 * 2 * 128
+    with pytest.raises(OutsideLaw, match="fsdp=1, tensor=1: one degree of 1 at a time was compiled"):
+        law.at(sizes | {"tensor": 1})
+    law = law_of(partial(alone_over, is_gathered_by_one=True))
+    assert [(v.name, v.least) for v in law.variables if v.is_axis] == [("fsdp", 2), ("tensor", 1)]
+    assert "fsdp=1 is another program: all_reduce over tensor is 8 x" in law.notes[0]
 
 
 def test_a_term_that_no_size_explains_is_refuted_and_then_refused():
