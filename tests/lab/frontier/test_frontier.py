@@ -101,6 +101,7 @@ def test_on_the_front_is_what_no_other_beats_by_a_thousandth():
         (flag("c"), outcome(8.5, 960)),
         (flag("d"), outcome(12.0, 500)),
         (flag("e"), outcome(20.0, 990, sent=50)),
+        (flag("f"), outcome(1.0, 1100, fits=False)),
     )
     assert [names(row) for row in found.front] == ["b", "", "d", "e"]
 
