@@ -1,9 +1,14 @@
 """Rounds of local SGD and DiLoCo: what they compute and send."""
 
+import re
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from lab.core.ledger import Memory
 from lab.experiments import ch29_training
@@ -13,6 +18,7 @@ from lab.harness.registry import load
 from lab.harness.run import run
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh, prepare
 from lab.meshes.targets import parse_target
 from lab.programs.models import decoder
 from lab.programs.transforms.local_sgd import RoundShape
@@ -142,3 +148,45 @@ def test_200_steps_of_replicas_that_meet_every_20_are_reported_beside_a_mean_eve
     assert last(band.losses) < band.losses[0] - 1 and band.width < 0.05
     gaps = {name: ch29_training.gaps(name, TRAINED)[-1] for name in ch29_training.METHODS}
     assert gaps["local SGD"] > 0 > gaps["DiLoCo"]
+
+
+def in_order(target: str, **flags: str) -> list[str]:
+    """What a schedule has of a mean over replicas that is needed after a loop, and of that loop, whose steps have a
+    mean of their own."""
+    place = parse_target(target)
+    prepare([place])
+    mesh = make_mesh(place, Axes.of({"replica": 2, "fsdp": 8}))
+
+    def late(x_1NN: jax.Array, w_DD: jax.Array, c_1BD: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def step(c_BD: jax.Array, _: None) -> tuple[jax.Array, None]:
+            own = jax.lax.pcast(c_BD, "fsdp", to="varying")
+            return jax.lax.pmean(jnp.tanh(own @ w_DD), "fsdp"), None
+
+        mean = jax.lax.pmean(x_1NN[0], "replica")
+        c_BD, _ = jax.lax.scan(step, c_1BD[0], length=8)
+        return (mean + jnp.sum(c_BD))[None], c_BD[None]
+
+    specs = (P("replica"), P(), P("replica"))
+    shapes = ((2, 1024, 1024), (512, 512), (2, 256, 512))
+    arguments = [
+        jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, spec))
+        for shape, spec in zip(shapes, specs, strict=True)
+    ]
+    function = jax.jit(jax.shard_map(late, mesh=mesh, in_specs=specs, out_specs=(P("replica"), P("replica"))))
+    text = function.lower(*arguments).compile(compiler_options=flags or None).as_text()
+    found = re.findall(r" (while|all-reduce-start|all-reduce-done|send|recv-done)\(", text[text.index("ENTRY") :])
+    return ["start" if each in ("all-reduce-start", "send") else each.rpartition("-")[2] for each in found]
+
+
+@pytest.mark.compiles
+@ON_GPUS
+def test_gpus_start_a_late_mean_after_a_loop_with_means_of_its_own_unless_a_flag_lets_two_run_at_once():
+    flag = {"xla_gpu_experimental_parallel_collective_overlap_limit": "2"}
+    assert in_order("gpu:h100:2x8") == ["while", "start", "done"]
+    assert in_order("gpu:h100:2x8", **flag) == ["start", "while", "done"]
+
+
+@pytest.mark.compiles
+@ON_TPUS
+def test_tpus_send_a_late_mean_to_the_other_slice_before_the_loop():
+    assert in_order("tpu:v5p:2x2x2*2") == ["start", "while", "done"]

@@ -183,6 +183,16 @@ G15 = CompilerNote(
 
 # In the order in which they act.
 BEHAVIOURS = (G6, G9, G13)
+G16 = CompilerNote(
+    id="G16",
+    platform=Platform.GPU,
+    certainty=Certainty.OBSERVED,
+    effect="a transfer whose result a loop does not need starts after the loop, if that has transfers too: the loop "
+    "hides none of it, as of DiLoCo's mean that is taken some steps late; TPUs send between slices before such a loop",
+    when="a transfer beside a loop with transfers of its own; beside a loop without any it starts before",
+    remedy="XLA_FLAGS=--xla_gpu_experimental_parallel_collective_overlap_limit=2",
+)
+
 NOTES = (
     G1,
     G2,
@@ -195,4 +205,5 @@ NOTES = (
     G12,
     G14,
     G15,
+    G16,
 )
