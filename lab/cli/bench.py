@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from functools import partial
@@ -89,9 +88,6 @@ def bench(
     from lab.measure.bench import run as benches
     from lab.report.bench import bench_text
 
-    # A kernel that waits for one on another GPU must not wait for it to be loaded, which may wait in turn (CUDA's
-    # guide, lazy loading).
-    os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
     command = shlex.join(["lab", *sys.argv[1:]])
     sizes = sizes or parse_sizes(CPU_SIZES if target.platform == Platform.CPU else SIZES)
     spanned = tuple(over.split(",")) if over else ()

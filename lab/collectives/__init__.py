@@ -1,7 +1,7 @@
 """Collectives as kernels for `jax.shard_map`, several algorithms each, and what every one of them costs."""
 
 from lab.collectives.algorithm import Algorithm
-from lab.collectives.catalogue import ALGORITHMS, GPU_KERNELS
+from lab.collectives.catalogue import ALGORITHMS
 from lab.collectives.cost import AlphaBeta, Cost
 from lab.collectives.primitives import (
     all_gather,
@@ -20,7 +20,6 @@ from lab.collectives.primitives import (
 
 __all__ = [
     "ALGORITHMS",
-    "GPU_KERNELS",
     "Algorithm",
     "AlphaBeta",
     "Cost",

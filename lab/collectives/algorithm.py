@@ -24,10 +24,6 @@ def several_axes(axes: Axes) -> str | None:
     return None if len(axes.names) > 1 else f"the one axis {axes}, expected two or more, outermost first"
 
 
-def one_axis(axes: Axes) -> str | None:
-    return None if len(axes.names) == 1 else f"the axes {axes}, expected one"
-
-
 def one_by_one(axes: Axes) -> int:
     """P - 1: the most that a sum of P terms can take in a row, whatever its order."""
     return axes.size - 1

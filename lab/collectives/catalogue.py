@@ -1,4 +1,4 @@
-"""Every algorithm by primitive and name: the two tables to add a line to."""
+"""Every algorithm by primitive and name: the table to add a line to."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -9,7 +9,6 @@ from lab.collectives import (
     double_tree,
     exchange,
     hierarchical,
-    one_kernel,
     pipelined,
     recursive,
     ring,
@@ -18,7 +17,6 @@ from lab.collectives import (
 from lab.collectives.algorithm import (
     Algorithm,
     all_reduce_by_blocks,
-    one_axis,
     power_of_two,
     rounds_up,
     several_axes,
@@ -150,10 +148,3 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
         "circulant": Algorithm("barrier", circulant.barrier, circulant.barrier_cost),
     },
 }
-GPU_KERNELS: Mapping[str, Mapping[str, Algorithm]] = {
-    "all_reduce": {
-        "two_shot": Algorithm("all_reduce", one_kernel.all_reduce, builtin.all_reduce_cost, misfit=one_axis),
-    },
-}
-"""Those that GPUs alone have: each is a kernel that reaches the others' memory, so that no ledger shows what it
-sends."""

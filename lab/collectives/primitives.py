@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from lab.collectives.algorithm import Algorithm
-from lab.collectives.catalogue import ALGORITHMS, GPU_KERNELS
+from lab.collectives.catalogue import ALGORITHMS
 from lab.collectives.cost import Cost, Pairs
 from lab.collectives.wires import Axis, Op, join, shift_pairs, split
 from lab.meshes.axes import Axes
@@ -32,7 +32,7 @@ def all_reduce(x: Any, axis: Axis, algorithm: str | Algorithm = "ring", op: Op =
     Args:
       x: arrays of any shape; the result has the same.
       op: associative. "doubling" and "tree" keep the order of ranks and apply it to whole arrays; the others need it
-        elementwise and commutative as well, and "two_shot", which only GPUs have, takes jnp.add.
+        elementwise and commutative as well.
     Raises:
       UsageError: the algorithm is unknown, or does not serve this axis or `op`.
     """
@@ -191,7 +191,7 @@ def _size(name: str) -> int:
 def _named(primitive: str, algorithm: str | Algorithm, axes: Axes) -> Algorithm:
     if primitive not in ALGORITHMS:
         raise no_such("primitive", primitive, ALGORITHMS)
-    known = {**ALGORITHMS[primitive], **GPU_KERNELS.get(primitive, {})}
+    known = ALGORITHMS[primitive]
     chosen = algorithm if isinstance(algorithm, Algorithm) else known.get(algorithm)
     if chosen is None:
         raise UsageError(f"{primitive}: {no_such('algorithm', algorithm, known)}")

@@ -11,9 +11,11 @@ from jax.experimental import pallas
 from jax.sharding import PartitionSpec as P
 
 from tests.cases.compiling import (
+    ahead_of_time_gpu,
     ahead_of_time_tpu,
     array,
     cpu,
+    mesh_on,
     partitioned_by,
     read,
     rows,
@@ -168,3 +170,22 @@ def test_a_pallas_kernel_is_refused_in_jit_and_moves_nothing_in_shard_map():
     assert (
         rows(read(mesh, jax.shard_map(twice, mesh=mesh, in_specs=P("b"), out_specs=P("b"), check_vma=False), x)) == []
     )
+
+
+@ahead_of_time_gpu
+def test_what_a_pallas_kernel_that_reaches_another_gpus_memory_sends_is_not_known():
+    from jax.experimental.pallas import mosaic_gpu  # jaxlib has it where GPUs are compiled for.
+
+    mesh = mesh_on("gpu:h200:1x2", d=2)
+
+    def kernel(x_ref, y_ref):
+        other = 1 - jax.lax.axis_index("d")
+        y_ref[...] = mosaic_gpu.remote_ref(x_ref, other)[...]
+
+    def swapped(x):
+        return mosaic_gpu.kernel(kernel, out_type=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+    on_ranks = jax.shard_map(swapped, mesh=mesh, in_specs=P("d"), out_specs=P("d"), check_vma=False)
+    ledger = read(mesh, on_ranks, array(mesh, (512,), "d"))
+    assert not ledger.is_complete and not ledger.transfers
+    assert ledger.notes[0].startswith("1 kernel with access to other devices' memory: ")

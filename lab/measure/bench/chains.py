@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from lab import collectives
-from lab.collectives import ALGORITHMS, GPU_KERNELS, Cost
+from lab.collectives import ALGORITHMS, Cost
 from lab.collectives.wires import Axis
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError, no_such
@@ -56,14 +56,6 @@ class Chain:
     def algorithm(self) -> str:
         return "+".join(dict.fromkeys(self.algorithms))
 
-    @property
-    def is_in_kernels(self) -> bool:
-        """Kernels send what it sends, so that its text has no messages."""
-        return any(
-            name in GPU_KERNELS.get(primitive, ())
-            for primitive, name in zip(self.primitives, self.algorithms, strict=True)
-        )
-
     def elements(self, payload_bytes: int, ranks: int) -> int:
         """The nearest number that splits evenly; of a barrier one, whatever the payload."""
         a_block = EVEN * ranks
@@ -94,16 +86,9 @@ def _bus_factor(primitive: str, ranks: int) -> Fraction:
     return Fraction((ranks - 1) * (2 if primitive == "all_reduce" else 1), ranks)
 
 
-def chains(axes: Axes, kernels: bool = False) -> tuple[Chain, ...]:
-    """The whole catalogue, as far as these axes allow.
-
-    Args:
-      kernels: also those that only GPUs have.
-    """
-    tables = [ALGORITHMS, *([GPU_KERNELS] if kernels else [])]
-    alone = [
-        Chain((primitive,), (name,)) for primitive in ALONE for table in tables for name in table.get(primitive, ())
-    ]
+def chains(axes: Axes) -> tuple[Chain, ...]:
+    """The whole catalogue, as far as these axes allow."""
+    alone = [Chain((primitive,), (name,)) for primitive in ALONE for name in ALGORITHMS[primitive]]
     pairs = [Chain(pair, both) for pair in IN_PAIRS for both in _mirrored(*pair)]
     return tuple(chain for chain in [*alone, *pairs] if _serves(chain, axes))
 

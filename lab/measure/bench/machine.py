@@ -27,7 +27,7 @@ class Machine:
       runtime: what the backend of JAX says of itself.
       jax: its version.
       flags: of XLA, as the environment has them.
-      environment: what else in it NCCL and CUDA's loader read.
+      environment: what else in it NCCL reads.
     """
 
     card: str
@@ -46,11 +46,7 @@ def machine(device: jax.Device) -> Machine:
     driver = _driver() if device.platform == "gpu" else None
     runtime = " ".join(device.client.platform_version.split())
     versions = driver, _nccl(), runtime, jax.__version__
-    read = {
-        name: value
-        for name, value in sorted(os.environ.items())
-        if name.startswith("NCCL_") or name == "CUDA_MODULE_LOADING"
-    }
+    read = {name: value for name, value in sorted(os.environ.items()) if name.startswith("NCCL_")}
     return Machine(
         device.device_kind,
         device.platform,

@@ -109,10 +109,8 @@ class Program:
         """Of one call that takes so long."""
         path_bytes = self.cost.time_s(AlphaBeta(alpha_s=0.0, bytes_per_s=1.0))
         point = Point(self.payload_bytes, self.cost.steps, path_bytes, seconds)
-        stated = 0 if self.chain.is_in_kernels else self.cost.messages
-        return Measurement(
-            self.chain, self.calls, self.ledger.totals().executions / self.calls, stated, point, best_s, self.work
-        )
+        found = self.ledger.totals().executions / self.calls
+        return Measurement(self.chain, self.calls, found, self.cost.messages, point, best_s, self.work)
 
     def left_out(self, why: str) -> LeftOut:
         return LeftOut(self.chain, self.payload_bytes, why)
@@ -152,8 +150,7 @@ def compiled(kernel: Callable[[jax.Array], jax.Array], mesh: Mesh, elements: int
 
 def difference(program: Program) -> str | None:
     """How the bytes of the compiled collectives differ from what the algorithms state, None where they do not."""
-    in_text = Cost() if program.chain.is_in_kernels else program.cost
-    stated = _bytes(in_text.ledger(Axes.of(known(program.ledger.mesh)), "u32"), program.calls)
+    stated = _bytes(program.cost.ledger(Axes.of(known(program.ledger.mesh)), "u32"), program.calls)
     found = _bytes(program.ledger)
     return (
         None if found == stated else f"XLA compiled {_told(found)}, expected {_told(stated)} for {program.calls} calls"

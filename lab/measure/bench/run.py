@@ -9,7 +9,6 @@ from pathlib import Path
 import jax
 from jax.sharding import Mesh
 
-from lab.collectives import GPU_KERNELS, one_kernel
 from lab.harness.run import RUNNABLE
 from lab.measure.bench.chains import Chain, chains, chosen
 from lab.measure.bench.estimate import assumed, estimated, rates
@@ -51,7 +50,7 @@ def bench(
     mesh = _mesh(target, axes)
     axes = Axes(mesh.axis_names, mesh.devices.shape)
     spanned = _spanned(axes, over)
-    wanted = chosen(chains(spanned, _kernels(algorithms, mesh, spanned, at)), primitives, algorithms)
+    wanted = chosen(chains(spanned), primitives, algorithms)
     date = datetime.now(UTC).isoformat(timespec="seconds")
     if at:
         found = tuple(entry for chain in watch(wanted) for entry in estimated(chain, mesh, spanned, sizes, at))
@@ -71,23 +70,6 @@ def _rates(target: Target, links: Path | None) -> TourRates | None:
             "gpu:h200:1x8"
         )
     return None
-
-
-def _kernels(algorithms: Sequence[str], mesh: Mesh, spanned: Axes, at: TourRates | None) -> bool:
-    """Whether those that GPUs alone have are timed: where they are named, since kernels that wait for one another could
-    wait for ever.
-
-    Raises:
-      UsageError: they are named, and these devices cannot run them.
-    """
-    named = [name for table in GPU_KERNELS.values() for name in table if name in algorithms]
-    card = mesh.devices.flat[0].device_kind
-    if named and (at or spanned.size < mesh.size or len(mesh.axis_names) > 1 or not one_kernel.is_on(card)):
-        found = f"{mesh.size} x {card}{' to estimate for' if at else ''}, over {spanned}"
-        raise UsageError(
-            f"algorithm {named[0]}: found {found}; expected attached H100s or H200s, all of them on one axis"
-        )
-    return bool(named)
 
 
 def _spanned(axes: Axes, over: Sequence[str]) -> Axes:
