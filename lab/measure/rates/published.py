@@ -33,7 +33,7 @@ _H200_WIRES: Final = "lab-h200-wires"
 _H100_BENCH, _H200_TOUR, _SHEET, _SAME_DIE = "lab-h100", "lab-h200", "sheet", "same-die"
 _H200_KERNELS: Final = "lab-h200-kernels"
 _TPU_RECIPES: Final = "AI-Hypercomputer/tpu-recipes, microbenchmarks (commit c8cfe2f, August 2026)"
-_WIRES: Final = "wires_2xh200_jax0.11.2.json"
+_WIRES: Final = "scripts/wires_2xh200_jax0.11.2.json"
 _CHAINS: Final = (
     "chains of dependent calls; a gather and a scatter were timed together and take half each; less the start of a "
     "program with collectives, as it was found on two H200s"
@@ -212,7 +212,7 @@ def _scaled(a_chip: Chip, h200: ChipRates, source: str, lasting: float = 1.0) ->
 
 def _lasting(results: Path) -> float:
     """Times as long as at first that products in bf16 take when they last, on the H200."""
-    programs = read_json(results / "lasting_1xh200_jax0.11.2.json", "expected times of programs")["programs"]
+    programs = read_json(results / "scripts/lasting_1xh200_jax0.11.2.json", "expected times of programs")["programs"]
     return median(one["lasting_s"] / one["short_s"] for one in programs if "bfloat16" in one["name"])
 
 
