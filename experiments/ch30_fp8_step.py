@@ -1,6 +1,8 @@
 """Chapter 30: is the wire of weights that ZeRO-3 gathers in float8 half of bf16's, and what do scales add?"""
 
 from dataclasses import asdict, dataclass, fields
+from functools import reduce
+from operator import or_
 from typing import ClassVar
 
 from jax.sharding import Mesh
@@ -11,6 +13,7 @@ from lab.core.ledger import Kind, Ledger, Totals
 from lab.core.units import share_text
 from lab.harness.claim import Claim, decided
 from lab.harness.decoder.step import SMALL
+from lab.harness.decoder.zero_claims import stage_memory
 from lab.harness.evidence import along, counted
 from lab.harness.experiment import Experiment, on_one_axis
 from lab.meshes.axes import FSDP, Axes
@@ -20,7 +23,16 @@ from lab.programs.strategies import program
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.terms import RECOMPUTING
 from lab.programs.strategies.zero3 import ZERO3
-from lab.programs.transforms.precision import AS_IT_IS, RECIPES, gathered_in, reduced_in
+from lab.programs.transforms.precision import (
+    AS_IT_IS,
+    OF_MOMENTS,
+    OF_PRODUCTS,
+    RECIPES,
+    gathered_in,
+    moments_in,
+    multiplied_in,
+    reduced_in,
+)
 
 
 @dataclass(frozen=True)
@@ -30,6 +42,8 @@ class NarrowShape(DecoderShape):
     Attributes:
       recipe: in which weights are gathered: "tensor", "tile128", "mxfp8" or "int8"; "as_it_is": in `dtype`.
       gradients: in which their gradients travel, the same; "as_it_is": a reduce-scatter in `dtype`.
+      products: in which a layer multiplies with them: "tensor" or "tile128"; "as_it_is": in `dtype`.
+      moments: in which AdamW's moments of them are kept: "tile128"; "as_it_is": in float32.
 
     Raises:
       UsageError: as `DecoderShape`; an unknown recipe.
@@ -37,19 +51,27 @@ class NarrowShape(DecoderShape):
 
     recipe: str = "tile128"
     gradients: str = AS_IT_IS
+    products: str = AS_IT_IS
+    moments: str = AS_IT_IS
 
-    CHOICES: ClassVar[tuple[str, ...]] = (*DecoderShape.CHOICES, "recipe", "gradients")
+    CHOICES: ClassVar[tuple[str, ...]] = (*DecoderShape.CHOICES, "recipe", "gradients", "products", "moments")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("recipe", "gradients"):
-            if (found := getattr(self, name)) not in (AS_IT_IS, *RECIPES):
-                raise UsageError(f"{name}={found}: expected one of {', '.join((*RECIPES, AS_IT_IS))}")
+        known = {"recipe": RECIPES, "gradients": RECIPES, "products": OF_PRODUCTS, "moments": OF_MOMENTS}
+        for name, recipes in known.items():
+            if (found := getattr(self, name)) not in (AS_IT_IS, *recipes):
+                raise UsageError(f"{name}={found}: expected one of {', '.join((*recipes, AS_IT_IS))}")
 
     @property
     def strategy(self) -> Strategy:
-        gathered = ZERO3 if self.recipe == AS_IT_IS else ZERO3 | gathered_in(RECIPES[self.recipe])
-        return gathered if self.gradients == AS_IT_IS else gathered | reduced_in(RECIPES[self.gradients])
+        changes = (
+            (self.recipe, lambda name: gathered_in(RECIPES[name])),
+            (self.gradients, lambda name: reduced_in(RECIPES[name])),
+            (self.products, multiplied_in),
+            (self.moments, lambda name: moments_in(RECIPES[name])),
+        )
+        return reduce(or_, (change(name) for name, change in changes if name != AS_IT_IS), ZERO3)
 
     @property
     def plain(self) -> DecoderShape:
@@ -65,7 +87,15 @@ def predict(shape: NarrowShape, axes: Axes) -> Ledger:
 
 
 def claims(shape: NarrowShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
-    if axes[FSDP] == 1 or shape.recipe == AS_IT_IS:
+    if axes[FSDP] == 1:
+        return ()
+    formula = "12 Psi / P" if shape.moments == AS_IT_IS else "(4 + 2 (1 + 4 / 128)) Psi / P"
+    held = stage_memory(shape.strategy, formula, shape.plain, axes, measured)
+    return (held, *wire_claims(shape, axes, measured))
+
+
+def wire_claims(shape: NarrowShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
+    if shape.recipe == AS_IT_IS:
         return ()
     recipe, P = RECIPES[shape.recipe], axes[FSDP]
     rows = along(measured, FSDP, kind=Kind.ALL_GATHER)

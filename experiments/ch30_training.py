@@ -25,7 +25,7 @@ from lab.programs.models.decoder import Parameters
 from lab.programs.strategies import program
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.zero3 import ZERO3
-from lab.programs.transforms.precision import RECIPES, gathered_in, multiplied_in, reduced_in
+from lab.programs.transforms.precision import RECIPES, gathered_in, moments_in, multiplied_in, reduced_in
 
 NUDGES = 4
 FLOAT32 = "float32"
@@ -39,9 +39,14 @@ METHODS: dict[str, tuple[str, Strategy]] = {
     "gradients sent in int8": ("bf16", ZERO3 | reduced_in(RECIPES["int8"])),
     "products in float8, tensor": ("bf16", ZERO3 | multiplied_in("tensor")),
     "products in float8, tile128": ("bf16", ZERO3 | multiplied_in("tile128")),
+    "moments in float8": ("bf16", ZERO3 | moments_in(RECIPES["tile128"])),
     "all of these": (
         "bf16",
-        ZERO3 | gathered_in(RECIPES["tile128"]) | reduced_in(RECIPES["int8"]) | multiplied_in("tensor"),
+        ZERO3
+        | gathered_in(RECIPES["tile128"])
+        | reduced_in(RECIPES["int8"])
+        | multiplied_in("tensor")
+        | moments_in(RECIPES["tile128"]),
     ),
 }
 

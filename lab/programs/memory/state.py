@@ -10,8 +10,9 @@ from lab.meshes.axes import Axes
 from lab.meshes.layouts import Layout
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.exchanged import memory_bytes
+from lab.programs.strategies.narrow_moments import block_of
 from lab.programs.strategies.strategy import Strategy
-from lab.programs.strategies.terms import elements, weights
+from lab.programs.strategies.terms import elements, local_dims, weights
 
 COUNT_BYTES, TOKEN_BYTES, FLOAT32_BYTES = 4, 4, 4
 
@@ -27,7 +28,20 @@ def static_bytes(strategy: Strategy, shape: DecoderShape, axes: Axes) -> int:
     copy = 0 if strategy.state is None else used
     tokens = prod(strategy.inside.local_shape(("batch", "length"), (shape.batch, shape.length), axes))
     batch = 2 * TOKEN_BYTES * tokens
-    return int(state) + copy + COUNT_BYTES + batch + memory_bytes(strategy, shape, axes)
+    kept = memory_bytes(strategy, shape, axes) - spared_by_narrow_moments(strategy, shape, axes)
+    return int(state) + copy + COUNT_BYTES + batch + kept
+
+
+def spared_by_narrow_moments(strategy: Strategy, shape: DecoderShape, axes: Axes) -> int:
+    """Of both moments of each matrix: float32 numbers, less one of 8 bits and its part of a scale."""
+    if strategy.moments is None:
+        return 0
+    spared = 0
+    for weight in (each for each in weights(shape) if each.is_matrix):
+        sizes = local_dims(weight, strategy.master, shape, axes)
+        scales = prod(sizes) // block_of(strategy.moments, weight.dims, sizes)
+        spared += 2 * weight.per_pass * ((FLOAT32_BYTES - 1) * prod(sizes) - FLOAT32_BYTES * scales)
+    return spared
 
 
 def parameters_on_device(layout: Layout, shape: DecoderShape, axes: Axes) -> int:

@@ -31,6 +31,7 @@ from lab.programs.strategies import loss_scale
 from lab.programs.strategies.anchored import hooks_of_pairs
 from lab.programs.strategies.exchanged import exchanged, first_memory, memory_specs
 from lab.programs.strategies.loss_scale import NEEDS_SCALE, over_scale, times_scale, where_finite, without
+from lab.programs.strategies.narrow_moments import narrowed, widened
 from lab.programs.strategies.strategy import RESIDUAL, TABLE, Pair, Strategy
 from lab.programs.strategies.update import (
     clipped,
@@ -41,6 +42,7 @@ from lab.programs.strategies.update import (
     squares,
     updated,
 )
+from lab.programs.strategies.wire import Narrow
 
 Found = tuple[jax.Array, Parameters]
 """The loss, and the gradients of all weights."""
@@ -98,7 +100,7 @@ class PlacedStrategy:
     @property
     def state(self) -> TrainState:
         """What a step begins with, as shapes."""
-        state = initial_shapes(self.shape, self.strategy.state is not None)
+        state = initial_shapes(self.shape, self.strategy.state is not None, self.strategy.moments)
         memory = jax.eval_shape(lambda: first_memory(self.strategy, state.master, self.axes))
         return state._replace(exchange=memory)
 
@@ -121,7 +123,7 @@ def initial_state(strategy: Strategy, shape: DecoderShape, seed: int = 0) -> Tra
 
 def state_of(strategy: Strategy, shape: DecoderShape, master: Parameters) -> TrainState:
     """What a first step takes, with these weights of the model; `with_exchange` adds what an exchange needs."""
-    return _state(shape, strategy.state is not None, master)
+    return _state(shape, strategy.state is not None, strategy.moments, master)
 
 
 def with_exchange(strategy: Strategy, axes: Axes, state: TrainState) -> TrainState:
@@ -134,17 +136,17 @@ def with_exchange(strategy: Strategy, axes: Axes, state: TrainState) -> TrainSta
     )
 
 
-def _state(shape: DecoderShape, has_master: bool, master: Parameters) -> TrainState:
+def _state(shape: DecoderShape, has_master: bool, narrow: Narrow | None, master: Parameters) -> TrainState:
     # Copied, since a step takes its whole state over, and in float32 a cast is no copy.
     weights = jax.tree.map(jnp.copy, in_use(master, shape)) if has_master else None
-    moments = optimizer().init(master)
+    moments = narrowed(optimizer().init(master), narrow)
     return TrainState(master, (*moments, loss_scale.initial()) if shape.dtype == NEEDS_SCALE else moments, weights)
 
 
 @cache
-def initial_shapes(shape: DecoderShape, has_master: bool) -> TrainState:
+def initial_shapes(shape: DecoderShape, has_master: bool, narrow: Narrow | None = None) -> TrainState:
     """What `initial_state` makes, as shapes; where weights and master weights differ, with both."""
-    return jax.eval_shape(lambda: _state(shape, has_master, decoder.initial(shape, 0)))
+    return jax.eval_shape(lambda: _state(shape, has_master, narrow, decoder.initial(shape, 0)))
 
 
 def in_use(master: Parameters, shape: DecoderShape) -> Parameters:
@@ -161,6 +163,8 @@ def spread_over(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh)
             "one of these"
         )
     placed = PlacedStrategy(strategy.in_formats, shape, typed(mesh) if style == "typed" else mesh)
+    if strategy.exchange and strategy.moments:
+        raise UsageError("an exchange of gradients with moments in 8 bits: it needs them in float32; drop one of them")
     if strategy.exchange and shape.dtype == NEEDS_SCALE:
         raise UsageError(
             f"dtype={shape.dtype} with an exchange of gradients: a step that overflows would spoil its memory; use bf16"
@@ -491,15 +495,18 @@ def update(
     with jax.named_scope("update"):
         exchange = placed.strategy.exchange
         rule = optimizer_of_momenta() if exchange and exchange.of_momentum else optimizer()
-        found = updated(rule, clipped(gradients, norm), without(state.moments), state.master)
-        master, moments = where_finite(norm, found, (state.master, state.moments))
+        narrow = placed.strategy.moments
+        before = widened(without(state.moments), narrow)
+        master, moments = updated(rule, clipped(gradients, norm), before, state.master)
+        new = master, narrowed(moments, narrow)
+        master, moments = where_finite(norm, new, (state.master, state.moments))
     if state.weights is None:
         return TrainState(master, moments, None), norm
-    new = in_use(master, placed.shape)
+    used, splits = in_use(master, placed.shape), placed.strategy.splits_further
     return TrainState(
         master,
         moments,
-        each(new, lambda w: renew(w.get_value(), w.dims) if placed.strategy.splits_further(w.dims) else w.get_value()),
+        each(used, lambda w: renew(w.get_value(), w.dims) if splits(w.dims) else w.get_value()),
     ), norm
 
 

@@ -18,7 +18,7 @@ from lab.meshes.layouts import Layout
 from lab.programs.models.collective_hooks import CollectiveHooks, Dims
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.exchange import Exchange
-from lab.programs.strategies.wire import AS_IT_IS, Wire, on_wire
+from lab.programs.strategies.wire import AS_IT_IS, Narrow, Wire, on_wire, one_of
 
 STYLES = ("declared", "typed", "explicit")
 """Ways to write one step: the compiler inserts the collectives, it does where the types of arrays say so, or they are
@@ -78,6 +78,7 @@ class Strategy:
       is_anchored: weights are used as `Pair`s, so that gradients belong to the parts of `state` from the start
         (ZeRO-2).
       wire: formats in which gathered weights and their gradients travel.
+      moments: the format in which both moments of matrices are kept between steps; None: float32.
       exchange: how ranks come to sums of whole gradients, where that is not by an all-reduce of each.
       terms: (the whole composition, shape, axes) to the transfers that theory asks for.
       styles: in which a compiled step sends what `terms` ask for, of `STYLES`.
@@ -94,6 +95,7 @@ class Strategy:
     hooks: CollectiveHooks = field(default_factory=CollectiveHooks)
     is_anchored: bool = False
     wire: Wire = AS_IT_IS
+    moments: Narrow | None = None
     exchange: Exchange | None = None
     styles: tuple[str, ...] = STYLES
 
@@ -113,6 +115,7 @@ class Strategy:
             hooks=self.hooks | other.hooks,
             is_anchored=self.is_anchored or other.is_anchored,
             wire=self.wire | other.wire,
+            moments=one_of("moments", self.moments, other.moments),
             exchange=self.exchange or other.exchange,
             styles=tuple(style for style in self.styles if style in other.styles),
         )

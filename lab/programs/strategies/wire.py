@@ -8,7 +8,7 @@ Microscaling specification 1.0 (blocks of 32, each with a power of two), ZeRO++ 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any
@@ -58,12 +58,18 @@ class Wire:
     gradients: Narrow | None = None
 
     def __or__(self, other: Wire) -> Wire:
-        """Raises UsageError where both name a format for the same values, and not the same one."""
-        for name in (each.name for each in fields(self)):
-            one, another = getattr(self, name), getattr(other, name)
-            if None not in (one, another) and one != another:
-                raise UsageError(f"two formats for {name} on the wire, {one} and {another}; choose one of them")
-        return Wire(self.weights or other.weights, self.gradients or other.gradients)
+        """Raises UsageError as `one_of`."""
+        return Wire(
+            one_of("weights on the wire", self.weights, other.weights),
+            one_of("gradients on the wire", self.gradients, other.gradients),
+        )
+
+
+def one_of(what: str, one: Narrow | None, other: Narrow | None) -> Narrow | None:
+    """Raises UsageError where both name a format, and not the same one."""
+    if None not in (one, other) and one != other:
+        raise UsageError(f"two formats for {what}, {one} and {other}; choose one of them")
+    return one or other
 
 
 AS_IT_IS = Wire()

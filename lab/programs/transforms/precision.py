@@ -1,4 +1,4 @@
-"""Reduced precision (Ch. 30): weights and gradients that travel in 8 bits, and products in float8."""
+"""Reduced precision (Ch. 30): weights and gradients that travel in 8 bits, products in float8, moments in float8."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ RECIPES = {
 }
 """A scale for each tensor, found by an all_reduce; for each 128 values; the power of two of each 32 (MXFP8)."""
 AS_IT_IS = "as_it_is"
+OF_MOMENTS = ("tile128",)
 OF_PRODUCTS = ("tensor", "tile128")
 """Recipes in which products are done: by the chip, where it multiplies float8; of values that are rounded to float8."""
 
@@ -35,6 +36,11 @@ def gathered_in(narrow: Narrow) -> Strategy:
 def reduced_in(narrow: Narrow) -> Strategy:
     """Gradients of ZeRO-3's matrices travel in this format, and are summed in float32."""
     return Strategy(terms=(), wire=Wire(gradients=narrow), styles=("explicit",))
+
+
+def moments_in(narrow: Narrow) -> Strategy:
+    """Both moments of matrices are kept in this format between steps, with a scale for each block."""
+    return Strategy(terms=(), moments=narrow)
 
 
 def multiplied_in(recipe: str) -> Strategy:
