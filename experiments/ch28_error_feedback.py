@@ -93,10 +93,10 @@ def fed(assumed: Assumed) -> Fed:
     over = P(None, DATA)
     g_TPN = np.random.default_rng(28).normal(size=(assumed.steps, ranks, assumed.elements)).astype(np.float32)
     run = jax.shard_map(steps, mesh=mesh, in_specs=over, out_specs=(P(), P(DATA), over, over, over))
-    sum_TN, left_PN, *squares = (np.asarray(x, np.float64) for x in jax.device_get(jax.jit(run)(g_TPN)))
+    sum_TN, left_PN, gradients, errors, given = (np.asarray(x, np.float64) for x in jax.device_get(jax.jit(run)(g_TPN)))
     everything_N = g_TPN.sum((0, 1), dtype=np.float64)
     lost_N = everything_N - sum_TN.sum(0) - left_PN.sum(0)
-    return Fed(*squares, float(np.linalg.norm(lost_N) / np.linalg.norm(everything_N)))
+    return Fed(gradients, errors, given, float(np.linalg.norm(lost_N) / np.linalg.norm(everything_N)))
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:

@@ -22,12 +22,14 @@ ABOUT = {
     "float8": "ch28.compressed_allreduce",
 }
 """By method, the formula of the book."""
+SHARE = 0.1
+"""Of the numbers that sparse methods send: of a hundredth, 200 steps would send each but twice."""
 IN_FULL = {"one_bit_adam": WarmUp(ch14_data_parallel.EXPERIMENT, share=0.2, go_on=go_on)}
 
 
 def layout(method: str) -> LayoutUnderTraining:
     step = ch28_step.EXPERIMENT
-    return trainee(method, step, sized=partial(in_method, method), warm_up=IN_FULL.get(method))
+    return trainee(method, step, sized=partial(in_method, method, SHARE), warm_up=IN_FULL.get(method))
 
 
 def told(trained: TrainingResult, curve: Curve) -> Claim:

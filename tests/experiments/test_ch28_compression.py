@@ -23,11 +23,12 @@ NAMES = (
     "ch28_float8_all_reduce",
 )
 SIXTEEN, THOUSAND = Axes.of({"data": 16}), Axes.of({"data": 1024})
-EVERYDAY = ("ch28_power_sgd", "ch28_int8_all_reduce")
+EVERYDAY = "ch28_int8_all_reduce"
+"""The kernels of all are compared in tests/lab/programs/transforms."""
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize("name", [name if name in EVERYDAY else pytest.param(name, marks=long) for name in NAMES])
+@pytest.mark.parametrize("name", [name if name == EVERYDAY else pytest.param(name, marks=long) for name in NAMES])
 def test_eight_devices_send_exactly_what_theory_says_and_compute_what_one_does(name):
     result = on_8_devices(name)
     assert result.verdict is Verdict.EXACT and result.is_fine
@@ -108,4 +109,4 @@ def test_200_steps_in_8_bits_are_within_one_and_a_half_times_the_band_and_all_me
     within = {curve.layout for curve in found.curves if found.is_on_curve(curve)}
     assert {"int8", "float8"} <= within
     for curve in found.curves:
-        assert curve.losses[-20:].mean() < found.guessing
+        assert curve.losses[-20:].mean() < found.start - 2

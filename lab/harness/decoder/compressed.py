@@ -81,9 +81,10 @@ def start(shape: CompressedShape, axes: Axes, weights: Parameters) -> program.Tr
     return program.with_exchange(shape.strategy, axes, program.state_of(shape.strategy, shape, weights))
 
 
-def in_method(name: str, shape: DecoderShape) -> CompressedShape:
+def in_method(name: str, share: float, shape: DecoderShape) -> CompressedShape:
     """The sizes of a training with this method."""
-    return CompressedShape(**{each.name: getattr(shape, each.name) for each in fields(DecoderShape)}, method=name)
+    sizes = {each.name: getattr(shape, each.name) for each in fields(DecoderShape)}
+    return CompressedShape(**sizes, method=name, share=share)
 
 
 def go_on(shape: CompressedShape, axes: Axes, state: program.TrainState) -> program.TrainState:

@@ -9,12 +9,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lab.programs.models.shape import indexable
 from lab.programs.strategies.exchange import Sizes
+
+LANES = 128
+"""Of a vector that is no multiple TPUs gather nothing as it is, but sum it over all ranks, zeros beside it: twice the
+bytes (T7)."""
 
 
 def count(sizes: Sequence[Sizes]) -> int:
-    """Numbers of all."""
-    return sum(map(prod, sizes))
+    """Numbers of all; raises UsageError where one vector cannot hold them."""
+    numbers = sum(map(prod, sizes))
+    indexable(**{"numbers of gradients in one vector": numbers})
+    return numbers
 
 
 def flat(arrays: Sequence[jax.Array]) -> jax.Array:

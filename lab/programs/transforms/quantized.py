@@ -16,8 +16,10 @@ from lab.programs.strategies.exchanged import by_exchange
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.transforms import codecs
 from lab.programs.transforms.codecs import Codec
-from lab.programs.transforms.flat import apart, count, flat
+from lab.programs.transforms.flat import LANES, apart, count, flat
 
+MANY = 8
+"""Times what a whole row fills at most: an eighth more at worst."""
 SEED = 28
 """Of what codecs draw; every step, rank and stage has numbers of its own."""
 
@@ -30,9 +32,10 @@ class Errors(NamedTuple):
 
 
 def padded(numbers: int, ranks: int, codec: Codec) -> int:
-    """To whole blocks in every rank's piece."""
+    """To whole blocks in every rank's piece, and where that adds little, to whole rows of their scales."""
     piece = ranks * codec.block
-    return -(-numbers // piece) * piece
+    rows = LANES if numbers >= MANY * LANES * piece else 1
+    return -(-numbers // (rows * piece)) * rows * piece
 
 
 def sends(codec: Codec, sizes: Sequence[Sizes], ranks: int) -> tuple[Message, ...]:

@@ -14,12 +14,10 @@ from lab.core.ledger import Kind
 from lab.programs.strategies.exchange import Exchange, Message, Sizes
 from lab.programs.strategies.exchanged import by_exchange
 from lab.programs.strategies.strategy import Strategy
-from lab.programs.transforms.flat import apart, count, flat
+from lab.programs.transforms.flat import LANES, apart, count, flat
 
 SEED = 28
 """Of the random indices, which all ranks draw alike."""
-LANES = 128
-"""TPUs gather no other vectors as they are, but sum them over all ranks, zeros beside them: twice the bytes (T7)."""
 NUMBER_BYTES = 4
 """Of a value, and of an index."""
 

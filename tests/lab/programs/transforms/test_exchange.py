@@ -23,9 +23,12 @@ from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
 from lab.programs.strategies.update import frozen, momenta, optimizer, optimizer_of_momenta
 from lab.programs.strategies.zero1 import ZERO1
 from lab.programs.strategies.zero3 import ZERO3
+from lab.programs.transforms.codecs import signs
 from lab.programs.transforms.methods import METHODS
 from lab.programs.transforms.power_sgd import Matrices, matrices, power_sgd
+from lab.programs.transforms.quantized import padded
 from lab.programs.transforms.sparse import random_k, top_k
+from tests.long_tests import long
 
 DATA8 = Axes.of({"data": 8})
 SHAPE = DecoderShape().shrunk()
@@ -75,6 +78,13 @@ def test_fewer_bits_share_bytes(method, bits, block):
     assert sorted(exchanged) == sorted(
         (kind, dtype, size) for kind in ("all_gather", "all_to_all") for dtype, size in (("u8", codes), ("f32", scales))
     )
+
+
+@pytest.mark.parametrize(
+    ("numbers", "whole"), [(1, 1 << 14), (100_000, 7 << 14), (1 << 24, 1 << 24), ((1 << 24) + 1, 9 << 21)]
+)
+def test_of_many_numbers_scales_fill_whole_rows_of_128(numbers, whole):
+    assert padded(numbers, 16, signs()) == whole
 
 
 def test_top_1_percent_gathers_values_and_indices_of_every_rank_and_random_ones_values_alone():
@@ -158,6 +168,13 @@ def test_numbers_of_a_method_that_always_rounds_are_said_not_to_be_compared():
         SMALL.choosing(method="int8")
 
 
+@pytest.mark.parametrize("method", ["top_k", "int8"])
+def test_gradients_that_no_one_vector_holds_are_refused(method):
+    large = DecoderShape(layers=8, embed=8192, mlp=32768)
+    with pytest.raises(UsageError, match="numbers of gradients in one vector=.*: expected less than 2\\^31"):
+        (DATA_PARALLEL | METHODS[method](4, 0.01)).predict(large, DATA8)
+
+
 @pytest.mark.compiles
 def test_adamw_of_momenta_moves_by_them_over_second_moments_that_stay_as_they_were():
     w, g = np.array([1.0, -2.0, 0.5]), np.array([0.1, 0.02, -0.3])
@@ -178,10 +195,11 @@ def test_adamw_of_momenta_moves_by_them_over_second_moments_that_stay_as_they_we
 @pytest.mark.parametrize(
     ("strategy", "axes", "accumulation"),
     [
-        (DATA_PARALLEL | power_sgd(1 << 20), DATA8, 1),
-        (DATA_PARALLEL | TENSOR_PARALLEL | random_k(1.0), Axes.of({"data": 2, "tensor": 4}), 2),
+        pytest.param(DATA_PARALLEL | power_sgd(1 << 20), DATA8, 1, id="factors of full rank", marks=long),
+        pytest.param(
+            DATA_PARALLEL | TENSOR_PARALLEL | random_k(1.0), Axes.of({"data": 2, "tensor": 4}), 2, id="all, of parts"
+        ),
     ],
-    ids=["factors of full rank", "all random numbers, of parts"],
 )
 def test_three_steps_of_an_exchange_that_loses_nothing_are_those_of_one_device(strategy, axes, accumulation):
     step = decoder_experiment("step", 28, "", strategy, lambda target: axes, lambda shape, axes, measured: ())
