@@ -25,7 +25,6 @@ def no_transfer_inside(id: str, shape: RoundShape, axes: Axes, measured: Ledger)
         bool(often) and max(often) <= shape.fragments,
         f"of {shape.every:,} steps none sends anything between replicas: what is sent there is sent "
         f"{' or '.join(map(counted, often))} times a round",
-        structural=True,
     )
 
 

@@ -1,7 +1,5 @@
 """Chapter 29 simulated: stragglers, workers without a barrier, and averaging now and then."""
 
-import heapq
-
 import numpy as np
 import pytest
 
@@ -14,6 +12,7 @@ from lab.book.local_sgd import (
     stable_learning_rate,
     synchronised_bytes,
 )
+from lab.experiments.ch29_asynchrony import CURVATURES, OPTIMA, averaged, diverges, scaffold, staleness, waits
 
 
 @pytest.fixture
@@ -36,18 +35,6 @@ def test_the_series_gives_harmonic_numbers(ranks):
     assert exponential_straggler(ranks) == pytest.approx(sum(1 / i for i in range(1, ranks + 1)), rel=1e-7)
 
 
-def staleness(workers: int, duration, rounds: int = 2000) -> np.ndarray:
-    """Updates by others between a worker's reading of the weights and its own update, one an update."""
-    stale = []
-    ends = [(duration(), worker, 0) for worker in range(workers)]
-    heapq.heapify(ends)
-    for version in range(rounds * workers):
-        now, worker, read = heapq.heappop(ends)
-        stale.append(version - read)
-        heapq.heappush(ends, (now + duration(), worker, version + 1))
-    return np.array(stale)
-
-
 @pytest.mark.parametrize("spread", ["none", "ten percent", "exponential"])
 def test_gradients_of_16_workers_are_15_updates_old_whatever_their_times(spread, random):
     durations = {
@@ -61,14 +48,6 @@ def test_gradients_of_16_workers_are_15_updates_old_whatever_their_times(spread,
 def test_only_in_the_first_round_are_gradients_half_as_old_and_with_jitter_some_are_older():
     assert staleness(16, lambda: 1.0)[:16].mean() == 7.5
     assert staleness(16, np.random.default_rng(29).exponential).max() > 15
-
-
-def diverges(learning_rate: float, staleness: int) -> bool:
-    """Descent on w^2 / 2 from 1, each gradient taken that many updates ago."""
-    w = [1.0] * (staleness + 1)
-    while len(w) < 20_000 and abs(w[-1]) < 1e6:
-        w.append(w[-1] - learning_rate * w[-1 - staleness])
-    return max(map(abs, w[-50:])) > 1
 
 
 @pytest.mark.parametrize("late", [0, 1, 4, 15])
@@ -95,32 +74,6 @@ def test_totals_of_the_table_with_the_drift_are_least_at_7():
     assert totals == pytest.approx([51, 15, 14.143, 15, 22.5, 51], rel=1e-4)
 
 
-CURVATURES, OPTIMA = np.array([1.0, 4.0]), np.array([0.0, 1.0])
-"""Two workers, each with a quadratic of one weight; together they are least at 0.8."""
-
-
-def averaged(rate: float, steps: int, rounds: int) -> float:
-    """Local SGD with exact gradients."""
-    w = 0.0
-    for _ in range(rounds):
-        local_N = np.full(2, w)
-        for _ in range(steps):
-            local_N = local_N - rate * CURVATURES * (local_N - OPTIMA)
-        w = local_N.mean()
-    return w
-
-
-def scaffold(rate: float, steps: int, rounds: int) -> float:
-    w, control_N = 0.0, np.zeros(2)
-    for _ in range(rounds):
-        local_N = np.full(2, w)
-        for _ in range(steps):
-            local_N = local_N - rate * (CURVATURES * (local_N - OPTIMA) + control_N.mean() - control_N)
-        control_N = control_N - control_N.mean() + (w - local_N) / (steps * rate)
-        w = local_N.mean()
-    return w
-
-
 def test_averaging_after_every_step_is_synchronous_descent():
     w = 0.0
     for _ in range(20):
@@ -133,6 +86,10 @@ def test_averaging_unlike_workers_seldom_settles_off_the_optimum_and_scaffold_on
     # 20 steps go the shares 1 - 0.95^20 and 1 - 0.8^20 of the way to 0 and to 1.
     assert averaged(0.05, 20, 1000) == pytest.approx(0.98847 / (0.64151 + 0.98847), rel=1e-4)
     assert scaffold(0.05, 20, 1000) == pytest.approx(0.8)
+
+
+def test_a_worker_that_waits_for_its_lag_to_shrink_waits_for_every_update_by_others():
+    assert [waits(4, updates) for updates in (1, 10, 1000)] == [1, 10, 1000]
 
 
 def test_235146_parameters_are_synchronised_1520_times_in_1430_megabytes():

@@ -1,7 +1,6 @@
 """Chapters 25 to 31a compiled for 8 devices: which collectives such programs hold, and how many bytes these send."""
 
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -36,18 +35,6 @@ def compiled(mesh: Mesh, function: Callable, specs, shapes, leaving) -> Ledger:
         for shape, spec in zip(shapes, specs, strict=True)
     ]
     return lab.inspect(program(mesh, function, specs, leaving).lower(*arrays).compile(), mesh=mesh)
-
-
-def local_steps(w_D: jax.Array, x_BD: jax.Array, steps: int) -> jax.Array:
-    def step(w_D, _):
-        return w_D - 0.1 * jax.grad(lambda w_D: jnp.mean((x_BD @ w_D) ** 2))(w_D), None
-
-    return jax.lax.pmean(jax.lax.scan(step, w_D, length=steps)[0], "ring")
-
-
-def test_500_local_steps_send_one_average_of_the_weights(ring):
-    ledger = compiled(ring, partial(local_steps, steps=500), (P(), P("ring")), [(64,), (64, 64)], P())
-    assert [(str(t.kind), t.executions, t.payload_bytes) for t in ledger.transfers] == [("all_reduce", 1, 64 * 4)]
 
 
 def in_parts(x_BD: jax.Array, w_DF: jax.Array) -> jax.Array:
