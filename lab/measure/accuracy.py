@@ -39,6 +39,7 @@ class Record:
       are_alike: the programs of its family: what one is calibrated by may hold for the others.
       exposed_s: seconds in which a GPU ran a collective and no other kernel, as a profiler saw it.
       overlap: the setting that it was compiled with, of several for the same step.
+      is_brief: it was timed for tenths of a second, before the chip lowered its clock.
     """
 
     schema: Annotated[str, msgspec.Meta(pattern=f"^{SCHEMA}$")]
@@ -53,13 +54,15 @@ class Record:
     are_alike: bool = True
     exposed_s: float | None = None
     overlap: str = ""
+    is_brief: bool = False
 
     def predicted(self) -> Prediction:
         """At the rates that ship; nothing of them is fitted to a record."""
         target = parse_target(self.target)
         found = schedule_from(self.schedule)
         named = replace(found, ledger=replace(found.ledger, source=self.name, target=self.target))
-        return of_schedule(named, rates_of(target.chip or ""), target.hardware)
+        rates = rates_of(target.chip or "")
+        return of_schedule(named, rates.at_first if self.is_brief else rates, target.hardware)
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ def published(oracle: Path, results: Path) -> dict[str, ChipRates]:
         replace(
             _from_h200(a100, h200),
             # The fastest products that others found on it reach the share of the sheet that the H200's do at first.
-            products=_scaled(a100, h200, _SHEET, _lasting(results)),
+            products=_scaled(a100, h200.at_first, _SHEET),
             wires=(nccl.network(a100), nccl.nvlink(a100)),
         ),
         *(_tpu(chip(name), h200) for name in chip_names(Platform.TPU)),
@@ -189,18 +189,14 @@ def _h100_links(results: Path) -> Iterable[LinkRate]:
         yield xla_tables.timed_link(kind, 2, _less_the_start(kind, points, results), _H100_BENCH)
 
 
-def _scaled(a_chip: Chip, h200: ChipRates, source: str, lasting: float = 1.0) -> dict[str, Products]:
-    """The H200's products at the rates of this chip's data sheet.
-
-    Args:
-      lasting: times as long as at first that products take on the H200 when they last, for a chip that keeps its clock.
-    """
+def _scaled(a_chip: Chip, h200: ChipRates, source: str) -> dict[str, Products]:
+    """The H200's products at the rates of this chip's data sheet."""
     own, its = a_chip.flops_per_s, chip(H200).flops_per_s
     least = 0.0 if source == _SAME_DIE else _UNMEASURED
     return {
         dtype: replace(
             rate,
-            per_s=rate.per_s * lasting * own[dtype].value / its[dtype].value,
+            per_s=rate.per_s * own[dtype].value / its[dtype].value,
             units=xla_tables.UNITS[a_chip.key],
             spread=max(rate.spread, least),
             source=source,
@@ -279,7 +275,7 @@ def measured(oracle: Path, results: Path) -> ChipRates:
     kernels = fitted(H200, timed, xla_tables.UNITS["h100"], (_H200_KERNELS, SOURCES[_H200_KERNELS]))
     tour = read_json(results / "tour_2xh200_jax0.11.2.json", "expected what lab tour saved")["rates"]
     slowed = {name: tour[name] for name in ("slowed_products", "slowed_memory")}
-    return with_links(replace(kernels, **slowed), oracle, results)
+    return with_links(replace(kernels, **slowed, heated=_lasting(results)), oracle, results)
 
 
 def with_links(h200: ChipRates, oracle: Path, results: Path) -> ChipRates:

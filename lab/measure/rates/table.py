@@ -4,7 +4,7 @@ it."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
@@ -180,6 +180,7 @@ class ChipRates:
       elements: that passes write, whatever their width; None where that is not known.
       links: where they were timed; where they were not, by `wires`.
       slowed_products, slowed_memory: seconds that such kernels lose for a second of communication beside them.
+      heated: times as long as at first that products take once they have lasted for half a second, as they have here.
       clock_hz: of a TPU, whose cycles XLA estimates.
     """
 
@@ -195,7 +196,17 @@ class ChipRates:
     wires: tuple[Wire, ...] = ()
     slowed_products: float = 0.0
     slowed_memory: float = 0.0
+    heated: Annotated[float, msgspec.Meta(ge=1)] = 1.0
     clock_hz: float | None = None
+
+    @property
+    def at_first(self) -> ChipRates:
+        """Before the chip lowers its clock; products on no matrix unit draw too little for that."""
+        products = {
+            dtype: one if dtype == "f32" else replace(one, per_s=one.per_s * self.heated)
+            for dtype, one in self.products.items()
+        }
+        return replace(self, products=products, heated=1.0)
 
 
 @cache
