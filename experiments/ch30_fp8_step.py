@@ -26,7 +26,6 @@ from lab.programs.strategies.zero3 import ZERO3
 from lab.programs.transforms.precision import (
     AS_IT_IS,
     OF_MOMENTS,
-    OF_PRODUCTS,
     RECIPES,
     gathered_in,
     moments_in,
@@ -46,7 +45,7 @@ class NarrowShape(DecoderShape):
       moments: in which AdamW's moments of them are kept: "tile128"; "as_it_is": in float32.
 
     Raises:
-      UsageError: as `DecoderShape`; an unknown recipe.
+      UsageError: as `DecoderShape`; an unknown recipe, or one that no compiler multiplies in.
     """
 
     recipe: str = "tile128"
@@ -58,10 +57,12 @@ class NarrowShape(DecoderShape):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = {"recipe": RECIPES, "gradients": RECIPES, "products": OF_PRODUCTS, "moments": OF_MOMENTS}
+        known = {"recipe": RECIPES, "gradients": RECIPES, "moments": OF_MOMENTS}
         for name, recipes in known.items():
             if (found := getattr(self, name)) not in (AS_IT_IS, *recipes):
                 raise UsageError(f"{name}={found}: expected one of {', '.join((*recipes, AS_IT_IS))}")
+        if self.products != AS_IT_IS:
+            multiplied_in(self.products)
 
     @property
     def strategy(self) -> Strategy:

@@ -1,11 +1,14 @@
 """What compilers do with values of 8 bits."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
 import lab
+from lab.settle import named_refusal
 from tests.cases.compiling import ahead_of_time_gpu, ahead_of_time_tpu, array, cpu, mesh_on, tpu
 
 pytestmark = pytest.mark.compiles
@@ -83,3 +86,27 @@ def test_fake_cpus_widen_floats_of_8_bits_and_no_integers():
 
     assert sent(cpu(data=8), gathered, F8) == [("all_gather", "f16", 2 * N)]
     assert sent(cpu(data=8), gathered, jnp.int8) == [("all_gather", "s8", N)]
+
+
+def block_scaled(mesh):
+    sizes = ((1, 256, 512), (1, 256, 512), (1, 256, 16), (1, 256, 16))
+    dtypes = (F8, F8, jnp.float8_e8m0fnu, jnp.float8_e8m0fnu)
+    shapes = (array(mesh, size, dtype=dtype) for size, dtype in zip(sizes, dtypes, strict=True))
+    return jax.jit(jax.nn.scaled_matmul).lower(*shapes)
+
+
+@ahead_of_time_gpu
+@pytest.mark.parametrize("chip", ["h100", "b200"])
+def test_gpus_dequantise_blocks_that_have_scales_of_their_own(chip):
+    """G16: both matrices lie in memory once more, wide."""
+    text = block_scaled(mesh_on(f"gpu:{chip}:1x1", data=1)).compile().as_text()
+    entry = text.partition("ENTRY")[2]
+    assert len(re.findall(r"= (?:f32|bf16)\[1,256,512\]\S* fusion\(", entry)) >= 2
+
+
+@ahead_of_time_tpu
+def test_tpus_refuse_blocks_that_have_scales_of_their_own():
+    """T23."""
+    with pytest.raises(jax.errors.JaxRuntimeError) as refusal:
+        block_scaled(mesh_on("tpu:v5p:2x2x1", data=4)).compile()
+    assert named_refusal(str(refusal.value), "tpu").startswith("T23: ")

@@ -181,6 +181,16 @@ G15 = CompilerNote(
     remedy="exchange by an all_to_all in 8 bits, and sum in f32 what arrives",
 )
 
+G16 = CompilerNote(
+    id="G16",
+    platform=Platform.GPU,
+    certainty=Certainty.OBSERVED,
+    effect="blocks of float8 or float4 that have scales of their own are dequantised, and multiplied wide: "
+    "nothing is faster, and both matrices lie in memory once more; does not show in a ledger",
+    when="jax.nn.scaled_matmul (MXFP8, NVFP4) compiled ahead of time, for B200 as for H100",
+    remedy="one scale a tensor: jnp.dot of float8 values, and the scales after it",
+)
+
 # In the order in which they act.
 BEHAVIOURS = (G6, G9, G13)
 G16 = CompilerNote(

@@ -325,6 +325,16 @@ T22 = CompilerNote(
     remedy="cast to 8 bits first, and pin the cast value to the sharding that it has there",
 )
 
+T23 = CompilerNote(
+    id="T23",
+    platform=Platform.TPU,
+    certainty=Certainty.OBSERVED,
+    effect="jax.nn.scaled_matmul is not compiled",
+    when="MXFP8 or NVFP4 by jax.nn.scaled_matmul",
+    remedy="one scale a tensor: jnp.dot of float8 values, and the scales after it",
+    refusal="Custom emitter for CustomSPMDPartitioning not found",
+)
+
 # In the order in which they act.
 BEHAVIOURS = (T9, T13, T14, T1, T2, T10, T15, T16, T4, T5, T7, T11, T12, T18, T19, T17)
 NOTES = (
@@ -334,4 +344,5 @@ NOTES = (
     T20,
     T21,
     T22,
+    T23,
 )

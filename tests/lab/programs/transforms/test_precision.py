@@ -149,3 +149,8 @@ def test_a_product_of_tensors_is_that_of_float8_values():
 def test_products_in_no_known_recipe_are_refused():
     with pytest.raises(UsageError, match="products=mxfp9: expected one of tensor, tile128"):
         multiplied_in("mxfp9")
+
+
+def test_products_of_microscaled_blocks_are_refused_with_what_compilers_do_to_them():
+    with pytest.raises(UsageError, match=r"products=mxfp8: XLA multiplies no blocks .* \(G16\)"):
+        multiplied_in("mxfp8")
