@@ -41,6 +41,7 @@ class Value:
     flops: Count | None
     memory: Mapping[str, Count]
     memory_at_least: Mapping[str, Count]
+    beyond: tuple[str, ...]
     is_whole: bool
 
     @classmethod

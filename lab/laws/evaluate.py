@@ -23,8 +23,9 @@ def evaluate(law: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]
       sizes: one whole number for each of the law's variables.
     Returns:
       `terms`: of each its executions, and payload and wire bytes of a step; `payload_bytes`, `wire_bytes`, `by_axes`;
-      `flops`, `arguments` and what else of memory has a law, or null; `is_whole`: no transfer of the program is without
-      a law; `memory_at_least`: bounds. Bytes on wires are fractions where P does not divide them.
+      `flops`, `arguments` and what else of memory has a law, or null; `memory_at_least`: bounds; `beyond`: variables
+      larger than all that was compiled; `is_whole`: no transfer of the program is without a law. Bytes on wires are
+      fractions where P does not divide them.
     Raises:
       OutsideLaw: a variable is missing or unknown, or the law does not hold there.
     """
@@ -53,6 +54,7 @@ def evaluate(law: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]
         "by_axes": by_axes,
         "flops": _whole(law["flops"], sizes, "FLOPs") if knows_flops else None,
         "memory": memory,
+        "beyond": [each["name"] for each in law["variables"] if sizes[each["name"]] > each["most"]],
         "memory_at_least": {
             name: _whole(each, sizes, name)
             for name, each in law.get("memory_at_least", {}).items()

@@ -29,11 +29,14 @@ class Wish:
       degrees: of the first axis, and of all others; the next where the program or the target refuses them.
       factor: about which sizes are larger than the first ones.
       units: that sizes are odd multiples of, the next where the law or the program asks for another.
+      skew: how much more widths grow than others, one after the other, and over again: partitioners choose by which
+        array is larger. What is small counts layers or steps.
     """
 
     degrees: tuple[tuple[int, int], ...]
     factor: Fraction
     units: tuple[int, ...]
+    skew: tuple[int, ...] = (1,)
 
 
 # The largest units are those that XLA's kernels for GPUs ask for (jax 0.10.2: it finds no tiles for others).
@@ -42,8 +45,10 @@ SAME_RATIOS = (3, 9, 5, 6)
 """How much larger all sizes are at once, where some have to divide others."""
 ATTEMPTS = 2
 FLOPS, MEMORY = "FLOPs", "memory: "
-MIXED = Wish(((4, 2), (2, 2)), Fraction(3, 2), (64, 128, 16, 4, 1))
-LARGE = Wish(((16, 8), (8, 8), (8, 4), (4, 4), (2, 2)), Fraction(4), (1024, 512, 128, 64, 8, 1))
+MIXED = Wish(((4, 2), (2, 2)), Fraction(3, 2), (64, 128, 16, 4, 1), (64, 1))
+LARGE = Wish(((16, 8), (8, 8), (8, 4), (4, 4), (2, 2)), Fraction(4), (1024, 512, 128, 64, 8, 1), (1, 64))
+COUNTS, WIDEST = 32, 1 << 16
+"""From which size on a variable is a width, and to which it is skewed."""
 
 
 def verified(about: About, start: Start, measure: Measure, fits: Fits) -> Law:
@@ -150,17 +155,30 @@ def _candidates(law: Law, mesh: Axes, wish: Wish, fits: Fits) -> Iterator[dict[s
         if not fits(prod((mesh.shape | degrees).values())):
             continue
         least = _least(law, degrees)
-        for unit in wish.units:
-            sizes = degrees | {
-                name: _odd_multiple(first[name] * wish.factor, unit, least.get(name, 1), number % 3)
-                for number, name in enumerate(own)
-            }
-            if holds(law, sizes):
-                yield sizes
+        for skew in dict.fromkeys((wish.skew, (1,))):
+            for unit in wish.units:
+                sizes = degrees | {
+                    name: _odd_multiple(first[name] * factor, unit, least.get(name, 1), number % 3)
+                    for number, (name, factor) in enumerate(_factors(first, own, wish.factor, skew))
+                }
+                if holds(law, sizes):
+                    yield sizes
         for times in SAME_RATIOS:
             sizes = degrees | {name: first[name] * times for name in own}
             if holds(law, sizes):
                 yield sizes
+
+
+def _factors(
+    first: Mapping[str, int], names: Sequence[str], factor: Fraction, skew: Sequence[int]
+) -> Iterator[tuple[str, Fraction]]:
+    place = 0
+    for name in names:
+        more = 1
+        if first[name] >= COUNTS:
+            more = max(1, min(skew[place % len(skew)], int(WIDEST / (first[name] * factor))))
+            place += 1
+        yield name, factor * more
 
 
 def _least(law: Law, degrees: Mapping[str, int]) -> dict[str, int]:

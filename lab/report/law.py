@@ -183,6 +183,8 @@ def value_text(law: Law, sizes: Mapping[str, int]) -> str:
         f"at {shown}: {exact(found['wire_bytes'])} wire bytes a step ({bytes_text(found['wire_bytes'])}{whole})",
         *(f"over {axes}: {exact(wire)} ({bytes_text(wire)})" for axes, wire in found["by_axes"].items()),
     ]
+    if found["beyond"]:
+        lines.append(f"larger than all that was compiled: {', '.join(found['beyond'])}")
     if found["flops"] is not None:
         lines.append(f"FLOPs: {found['flops']:,} ({scaled(found['flops'], 'FLOP')})")
     lines += [f"bytes of {name}: {held:,} ({bytes_text(held)})" for name, held in found["memory"].items()]

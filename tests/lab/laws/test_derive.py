@@ -227,6 +227,22 @@ def test_memory_that_a_last_check_refutes_is_no_part_of_the_law():
     assert kept.refused[-1].reason.endswith("by the law 0, compiled 77")
 
 
+@pytest.mark.parametrize("name", ["embed", "width"])
+def test_a_choice_of_the_smaller_array_is_met_by_sizes_of_other_ratios(name):
+    """Doubled one at a time, and grown together, columns and widths stay within eight times each other."""
+    start = Start({"fsdp": 2, "layers": 4, "embed": 64, "width": 64}, Axes.of({"fsdp": 2}))
+    other = {"embed": "width", "width": "embed"}[name]
+
+    def program(sizes):
+        smaller = name if sizes[name] <= 8 * sizes[other] else other
+        gather = replace(GATHER, payload_bytes=4 * sizes[smaller], executions=1, group_size=sizes["fsdp"])
+        return Measurement((gather,), (), (), (), None, None, (), True)
+
+    law = verified(ABOUT, start, lambda some: [program(sizes) for sizes in some], lambda devices: devices <= 64)
+    assert law.terms == ()
+    assert [each.kind for each in law.refused if each.kind] == [Kind.ALL_GATHER]
+
+
 def alone_over(sizes, is_gathered_by_one=False):
     """A gather over fsdp of what is split over both axes, and a sum over tensor; where fsdp is 1 nothing is gathered."""
     f, t, D, L = sizes["fsdp"], sizes["tensor"], sizes["embed"], sizes["layers"]
