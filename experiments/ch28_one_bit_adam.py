@@ -15,7 +15,7 @@ from lab.harness.evidence import counted
 from lab.harness.small_programs import FLOAT_BYTES
 from lab.meshes.axes import Axes
 from lab.programs.transforms import codecs
-from lab.programs.transforms.quantized import one_bit_adam
+from lab.programs.transforms.quantized import one_bit_adam, padded
 
 CODEC = codecs.signs()
 PARTS = (by_method(one_bit_adam(), lambda g_PRC: rounded_twice(CODEC, g_PRC)),)
@@ -24,13 +24,14 @@ PARTS = (by_method(one_bit_adam(), lambda g_PRC: rounded_twice(CODEC, g_PRC)),)
 def claims(sizes: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     rows = in_pieces(measured)
     payload = sum(t.payload_bytes for t in rows if t.kind is Kind.ALL_TO_ALL and t.dtype == CODEC.dtype)
-    full = FLOAT_BYTES * sizes.numbers
+    full = FLOAT_BYTES * padded(sizes.numbers, axes.size, CODEC)
     return (
         exchanged_in_bits(CODEC, sizes, axes, rows),
         decided(
             "ch28.onebit_adam",
             payload == full * quantized_ratio(CODEC.bits),
-            f"signs of {sizes.numbers:,} momenta are {counted(payload)} B, {counted(full)} B in float32",
+            f"signs of {full // FLOAT_BYTES:,} momenta, whole blocks, are {counted(payload)} B, {counted(full)} B "
+            "in float32",
             statement="a sign is 1/32 of a float, eight in a byte",
         ),
     )

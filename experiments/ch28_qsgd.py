@@ -68,22 +68,23 @@ PARTS = (
 
 
 def claims(sizes: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
-    ranks, full = axes.size, FLOAT_BYTES * sizes.numbers
-    size = qsgd_ratio(LEVELS) * full
+    ranks = axes.size
+    # Filled up to whole blocks of every piece, and of a rank's matrix.
+    pieces, at_once = (FLOAT_BYTES * padded(sizes.numbers, parts, CODEC) for parts in (ranks, 1))
     rows, whole = parts_of(sizes, axes, measured)
     codes, of_all = in_codes(CODEC, rows)[0], in_codes(CODEC, whole)[0]
     return (
         exchanged_in_bits(CODEC, sizes, axes, rows),
         decided(
             "ch28.ratio",
-            codes.payload_bytes == 2 * size,
+            codes.payload_bytes == 2 * qsgd_ratio(LEVELS) * pieces,
             f"a sign and {LEVELS} levels of {sizes.numbers:,} numbers are {counted(codes.payload_bytes)} B there and "
-            f"back, {counted(full)} B in float32",
+            f"back, {counted(pieces)} B in float32",
             statement="(1 + log2 s) / 32 of the dense size",
         ),
         decided(
             "ch28.compressed_allreduce",
-            of_all.wire_bytes == all_gather_wire_bytes(ranks * int(size), ranks),
+            of_all.wire_bytes == all_gather_wire_bytes(ranks * int(qsgd_ratio(LEVELS) * at_once), ranks),
             f"of codes gathered whole from {ranks} ranks a rank sends {counted(of_all.wire_bytes)} B, "
             f"{float(of_all.wire_bytes / in_full(sizes, axes)):.3g} times an all-reduce in float32; of pieces "
             f"{counted(codes.wire_bytes)} B",

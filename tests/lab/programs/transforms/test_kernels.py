@@ -14,7 +14,6 @@ from lab.core.known import known
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.targets import parse_target
-from lab.programs.transforms import codecs
 from lab.programs.transforms.methods import METHODS
 from lab.programs.transforms.power_sgd import orthonormal
 from lab.programs.transforms.sparse import kept, random_indices
@@ -172,8 +171,19 @@ def test_a_share_of_the_largest_loses_less_than_1_less_it_and_of_random_ones_wha
     assert abs(losses.mean() - random_k_variance(share)) < 5 * error
 
 
-def test_random_sums_of_three_values_are_right_on_average():
-    found = trial("terngrad")
-    blocks = codecs.terngrad().block
-    errors = (found.total - found.flat.sum(1)).ravel()
-    assert blocks == 512 and abs(errors.mean()) < 5 * errors.std(ddof=1) / np.sqrt(errors.size)
+@pytest.mark.parametrize("method", ["qsgd", "terngrad"])
+def test_sums_that_are_rounded_at_random_on_both_ways_are_right_on_average_within_5_standard_errors(method):
+    draws, size = 300, (16, 24)
+    g_PRC = np.random.default_rng(28).normal(size=(RANKS, *size)).astype(np.float32)
+    exchange = known(METHODS[method](RANK, SHARE).exchange)
+
+    def drawn(g_1RC: jax.Array) -> jax.Array:
+        once = lambda step: exchange.run([g_1RC[0]], (), step, ("data",))[0][0]  # noqa: E731
+        return jax.lax.map(once, jnp.arange(draws))
+
+    mesh = make_mesh(parse_target("cpu:8"), Axes.of({"data": RANKS}))
+    run = jax.jit(jax.shard_map(drawn, mesh=mesh, in_specs=P("data"), out_specs=P()))
+    found, exact = np.asarray(run(g_PRC), np.float64), g_PRC.sum(0, dtype=np.float64)
+    error = found.std(0, ddof=1) / np.sqrt(draws)
+    assert (np.abs(found.mean(0) - exact) < 5 * error + 1e-5).all()
+    assert np.linalg.norm(found[0] - exact) > 0.2 * np.linalg.norm(exact)
