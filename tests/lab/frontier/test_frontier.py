@@ -48,6 +48,8 @@ def test_the_fastest_is_not_picked_where_it_has_no_room_and_is_one_of_other_math
         (flag("c", mathematics="sums in bf16"), outcome(4.0, 800)),
     )
     assert names(found.pick) == "b"
+    # What has no room is joined to what has, and not the other way about.
+    assert [names(row) for row in found.rows] == ["", "a", "b", "c", "b a"]
     assert "20 % less than the 10 s as it is" in found.why()
     assert "950 B (900 B as it is) of 1 kB" in found.why()
     assert "which no pick has" in frontier_text(found)
@@ -85,6 +87,12 @@ def test_the_best_are_joined_as_long_as_one_more_makes_it_faster():
     )
     assert [names(row) for row in found.rows[5:]] == ["a b", "a c", "a c b"]
     assert names(found.pick) == "a c"
+
+
+def test_where_no_second_makes_the_best_faster_no_third_is_tried():
+    singles = [(flag(name), outcome(step, 900)) for name, step in (("a", 7.0), ("b", 8.0), ("c", 9.0))]
+    found = frontier(outcome(10.0, 900), *singles, joined=[("a b", outcome(7.5, 900)), ("a c", outcome(7.2, 900))])
+    assert [names(row) for row in found.rows[4:]] == ["a b", "a c"] and names(found.pick) == "a"
 
 
 def test_two_values_of_one_flag_are_not_joined():
