@@ -17,6 +17,7 @@ from lab.meshes.targets import parse_target
 from lab.programs.transforms.methods import METHODS
 from lab.programs.transforms.power_sgd import orthonormal
 from lab.programs.transforms.sparse import kept, random_indices
+from tests.long_tests import ASKED_FOR
 
 pytestmark = pytest.mark.compiles
 
@@ -173,7 +174,7 @@ def test_a_share_of_the_largest_loses_less_than_1_less_it_and_of_random_ones_wha
 
 @pytest.mark.parametrize("method", ["qsgd", "terngrad"])
 def test_sums_that_are_rounded_at_random_on_both_ways_are_right_on_average_within_5_standard_errors(method):
-    draws, size = 300, (16, 24)
+    draws, size = 2000 if ASKED_FOR else 200, (16, 24)
     g_PRC = np.random.default_rng(28).normal(size=(RANKS, *size)).astype(np.float32)
     exchange = known(METHODS[method](RANK, SHARE).exchange)
 
@@ -187,3 +188,5 @@ def test_sums_that_are_rounded_at_random_on_both_ways_are_right_on_average_withi
     error = found.std(0, ddof=1) / np.sqrt(draws)
     assert (np.abs(found.mean(0) - exact) < 5 * error + 1e-5).all()
     assert np.linalg.norm(found[0] - exact) > 0.2 * np.linalg.norm(exact)
+    along = (found * exact).sum((1, 2)) / np.sum(exact**2)
+    assert abs(along.mean() - 1) < 5 * along.std(ddof=1) / np.sqrt(draws) < 0.05
