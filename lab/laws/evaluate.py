@@ -96,13 +96,16 @@ def divides(conditions: Sequence[Mapping[str, Any]], sizes: Mapping[str, int]) -
 
 def value(polynomial: Sequence[Mapping[str, Any]], sizes: Mapping[str, int]) -> Fraction:
     """A sum of monomials."""
-    total = Fraction(0)
+    above, below = 0, 1
     for monomial in polynomial:
-        term = Fraction(monomial["numerator"], monomial["denominator"])
+        numerator, denominator = monomial["numerator"], monomial["denominator"]
         for name, exponent in monomial["exponents"].items():
-            term *= Fraction(sizes[name]) ** exponent
-        total += term
-    return total
+            if exponent > 0:
+                numerator *= sizes[name] ** exponent
+            else:
+                denominator *= sizes[name] ** -exponent
+        above, below = above * denominator + numerator * below, below * denominator
+    return Fraction(above, below)
 
 
 def wire_bytes(kind: str, network_kind: str | None, payload_bytes: int, group: int) -> Fraction:
