@@ -229,4 +229,5 @@ EXPERIMENT = Question(
     answer=answer,
     claims=claims,
     is_quick=False,
+    losses=curves,
 )

@@ -4,11 +4,13 @@ side."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from math import isfinite
 from typing import Any, ClassVar
 
 import jax
+from msgspec import UNSET
 
 from lab.book.checks import finite, not_negative, positive
 from lab.harness.claim import Claim
@@ -40,6 +42,7 @@ class Question:
       claims: parameters to what these numbers say of the book.
       asked: parameters to the question, where its words depend on them; `question` is then that of the defaults.
       is_quick: it is answered in a few seconds; of those without a program, `lab verify` leaves out the others.
+      losses: parameters to the losses of each step of its trainings, an array by each name, of one that trains.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Question:
     claims: Callable[[Any], tuple[Claim, ...]]
     asked: Callable[[Any], str] | None = None
     is_quick: bool = True
+    losses: Callable[[Any], Mapping[str, Any]] | None = None
     styles: ClassVar[tuple[str, ...]] = ()
 
     @property
@@ -64,6 +68,7 @@ class Answer:
 
     Attributes:
       failure: what XLA refused, in a line; then there are no rows and claims.
+      losses: of each step of its trainings, by their names.
     """
 
     experiment: str
@@ -73,6 +78,7 @@ class Answer:
     claims: tuple[Claim, ...]
     seconds: float
     failure: str | None = None
+    losses: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
     def verdict(self) -> str:
@@ -101,6 +107,7 @@ class Answer:
             unexplained=(),
             missing=(),
             seconds=SecondsJson(self.seconds),
+            losses_by_name={name: _finite(losses) for name, losses in self.losses.items()} or UNSET,
         )
 
 
@@ -115,14 +122,17 @@ def answer(question: Question, settings: Mapping[str, str]) -> Answer:
     try:
         check(parameters, question.parameters)
         rows, claims, failure = question.answer(parameters), question.claims(parameters), None
+        trained = question.losses(parameters) if question.losses else {}
+        losses = {name: tuple(map(float, some)) for name, some in trained.items()}
     except UsageError:
         raise
     except (ArithmeticError, ValueError) as refusal:
         raise UsageError(f"{question.name}: {refusal}") from refusal
     except jax.errors.JaxRuntimeError as refusal:
-        rows, claims, failure = (), (), one_line(refusal)
+        rows, claims, failure, losses = (), (), one_line(refusal), {}
     asked = question.asked(parameters) if question.asked else question.question
-    return Answer(question.name, asked, asdict(parameters), rows, claims, time.perf_counter() - start, failure)
+    seconds = time.perf_counter() - start
+    return Answer(question.name, asked, asdict(parameters), rows, claims, seconds, failure, losses)
 
 
 def check(assumed: Any, by_default: Any) -> None:
@@ -141,3 +151,8 @@ def check(assumed: Any, by_default: Any) -> None:
             if isinstance(value, float) or (type(value) is int and name in may_be_zero)
         }
     )
+
+
+def _finite(losses: Sequence[float]) -> tuple[float | None, ...]:
+    """As JSON has them: what is not finite is null."""
+    return tuple(float(loss) if isfinite(loss) else None for loss in losses)

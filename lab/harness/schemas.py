@@ -179,7 +179,8 @@ class CurveJson:
 
 @dataclass(frozen=True)
 class RunResultJson:
-    """An experiment in one style on one target; or a question, with `question` and `rows`; or a training, with
+    """An experiment in one style on one target; or a question, with `question` and `rows`, and `losses_by_name` if it
+    trains; or a training, with
     `one_device`, `guessing_by_frequency`, `text_sha256`, `curves` and `left_out`, the layouts that have none of the
     styles asked for."""
 
@@ -213,6 +214,7 @@ class RunResultJson:
     text_sha256: str | UnsetType | None = UNSET
     curves: tuple[CurveJson, ...] | UnsetType = UNSET
     left_out: tuple[str, ...] | UnsetType = UNSET
+    losses_by_name: Mapping[str, tuple[float | None, ...]] | UnsetType = UNSET
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from itertools import count
 from math import ceil, floor, isfinite, log10, nan
 from typing import Any
 
-from lab.report.drawing import BAD, BLUE, RULE, SOFT, Decades, Drawing, Label, Line, Shape
+from lab.report.drawing import BAD, BLUE, GREEN, ORANGE, RULE, SOFT, Decades, Drawing, Label, Line, Shape
 
 LEFT, RIGHT, WIDTH = 44, 448, 460
 ABOVE, BELOW, HEIGHT, ROW = (22, 220), (262, 380), 416, 16
@@ -16,6 +16,7 @@ SMALLEST = 1e-8
 """Below the rounding of a float32: here lie equal losses."""
 BROAD, DASHED = {"width": 7}, {"dashes": (5, 3)}
 MOST_NAMED = 12
+COLOURS, DASHES = (BLUE, GREEN, ORANGE, BAD), ((), (5, 3), (2, 2), (8, 3, 2, 3))
 Scale = Callable[[float], float]
 
 
@@ -91,6 +92,24 @@ def picture(found: Losses) -> Drawing:
     shapes += [Label(LEFT, HEIGHT + ROW * row, f"off it: {name}", BAD) for row, name in enumerate(named, 1)]
     title = f"Losses of {len(found.curves)} trainings over one device's, and their relative errors"
     return Drawing(title, WIDTH, HEIGHT + ROW * (len(named) + bool(named)), tuple(shapes))
+
+
+def overlaid(losses: Mapping[str, Sequence[float | None]]) -> Drawing:
+    """Curves of several trainings, each with its name; the first broad, that of which the others are told apart."""
+    steps = max(map(len, losses.values()))
+    known = [loss for some in losses.values() for loss in some if loss is not None]
+    x, y = Linear(0, steps - 1, LEFT, RIGHT), Linear(floor(min(known)), ceil(max(known)), BELOW[1], ABOVE[0])
+    shapes = [*_frame(y, "loss [nats a byte]", str), *_steps(x)]
+    for row, (name, some) in enumerate(losses.items()):
+        colour, dashes = COLOURS[row % len(COLOURS)], DASHES[row // len(COLOURS) % len(DASHES)]
+        style: dict[str, Any] = BROAD if row == 0 else {"dashes": dashes}
+        at = ABOVE[0] + 18 * row + 10
+        shapes += [
+            _line(x, y, _numbers(some), RULE if row == 0 else colour, name, **style),
+            Line(((140, at), (166, at)), RULE if row == 0 else colour, **style),
+            Label(174, at + 4, name),
+        ]
+    return Drawing(f"Losses of {len(losses)} trainings", WIDTH, HEIGHT, tuple(shapes))
 
 
 def _losses(found: Losses, x: Linear) -> list[Shape]:

@@ -38,7 +38,7 @@ from lab.report.drawing import Drawing, figure, svg_text
 from lab.report.gantt import Gantt
 from lab.report.given import given_ledgers
 from lab.report.heat import WhoSends
-from lab.report.losses import Losses, losses, picture
+from lab.report.losses import Losses, losses, overlaid, picture
 from lab.report.panel import empty_panel
 from lab.report.strategies import Strategies
 from lab.report.tables import rows_text
@@ -286,10 +286,11 @@ class Goodput:
 
 @dataclass(frozen=True)
 class Curves:
-    """Loss of a training under every layout and style, and how far each is from that of one device.
+    """Loss of a training under every layout and style, and how far each is from that of one device; or losses of the
+    trainings of a question.
 
     Attributes:
-      source: what `lab run ch14_training --json` printed.
+      source: what `lab run ch14_training --json` or `lab run ch29_training --json` printed.
     """
 
     source: str = ""
@@ -298,7 +299,10 @@ class Curves:
         return figure(self.drawing())
 
     def drawing(self) -> Drawing:
-        return picture(_training(self.source))
+        found = _trained(self.source)
+        if "losses_by_name" in found:
+            return overlaid(_by_name(self.source, found))
+        return picture(_training(self.source, found))
 
 
 @dataclass(frozen=True)
@@ -324,33 +328,60 @@ class _Training:
     curves: tuple[_Curve, ...]
 
 
-def _training(source: str) -> Losses:
-    """The training of a run.
+EXPECTED_TRAINING = "expected what this prints: lab run TRAINING --json > training.json, for a training of lab list"
+
+
+def _trained(source: str) -> Mapping[str, Any]:
+    """The first result of a run that has trainings.
 
     Raises:
-      UsageError: the file holds none, or is not what the command prints.
+      UsageError: the file holds none.
     """
     if not source:
         raise UsageError(
             "the plot of a training needs its result: lab run TRAINING --json > training.json, then --set "
             "source=training.json"
         )
-    expected = "expected what this prints: lab run TRAINING --json > training.json, for a training of lab list"
-    document = read_json(Path(source), expected)
+    document = read_json(Path(source), EXPECTED_TRAINING)
     try:
-        results = document["results"]
-        found: Mapping[str, Any] = next(result for result in results if "curves" in result)
-        training = from_json(_Training, found)
+        found: Mapping[str, Any] = next(
+            result for result in document["results"] if {"curves", "losses_by_name"} & set(result)
+        )
     except (LookupError, TypeError, StopIteration):
-        raise UsageError(f"{source}: holds no training; {expected}") from None
+        raise UsageError(f"{source}: holds no training; {EXPECTED_TRAINING}") from None
+    return found
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What is drawn of a question's JSON."""
+
+    losses_by_name: Mapping[str, tuple[float | None, ...]]
+
+
+def _by_name(source: str, found: Mapping[str, Any]) -> Mapping[str, Sequence[float | None]]:
+    """Raises UsageError where that is not what the command prints."""
+    try:
+        losses = from_json(_Answer, found).losses_by_name
     except UsageError as error:
-        raise UsageError(f"{source}: not a training ({error}); {expected}") from None
+        raise UsageError(f"{source}: not a training ({error}); {EXPECTED_TRAINING}") from None
+    if not any(loss is not None for some in losses.values() for loss in some) or max(map(len, losses.values())) < 2:
+        raise UsageError(f"{source}: not a training (it has no losses); {EXPECTED_TRAINING}")
+    return losses
+
+
+def _training(source: str, found: Mapping[str, Any]) -> Losses:
+    """Raises UsageError where that is not what the command prints."""
+    try:
+        training = from_json(_Training, found)
+    except UsageError as error:
+        raise UsageError(f"{source}: not a training ({error}); {EXPECTED_TRAINING}") from None
     steps = len(training.one_device.losses)
     series = [training.one_device.tolerances]
     for curve in training.curves:
         series += [some for some in (curve.losses, curve.expected_losses) if some]
     if not steps or any(len(some) != steps for some in series):
-        raise UsageError(f"{source}: not a training (its curves have other numbers of steps); {expected}")
+        raise UsageError(f"{source}: not a training (its curves have other numbers of steps); {EXPECTED_TRAINING}")
     return losses(found)
 
 

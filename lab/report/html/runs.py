@@ -232,6 +232,8 @@ def answer_part(answer: Answer, number: int, *, is_folded: bool) -> Part:
         numbers("theory", list(map(predicted_text, answer.rows)), [row.predicted for row in answer.rows]),
     ]
     told = words([f"failed: {answer.failure}"]) if answer.failure else table(f"With {assumed}", columns)
+    if answer.losses:
+        told = joined((told, charts.picture(losses.overlaid(answer.losses), "losses")))
     sections = Section("Answer", told), claims([(answer.experiment, claim) for claim in answer.claims])
     return Part(f"{answer.verdict}: {answer.experiment}", sections, answer.question, is_folded, f"question-{number}")
 

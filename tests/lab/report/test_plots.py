@@ -232,6 +232,23 @@ def test_a_picture_of_a_training_is_drawn_from_what_a_run_printed(tmp_path):
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_trainings_of_a_question_are_drawn_with_their_names_and_a_step_without_a_loss_is_left_out(tmp_path):
+    trained = {"terms": [], "losses_by_name": {"data parallelism": [4.0, 3.0, 2.0], "DiLoCo": [4.0, None, 3.0]}}
+    (tmp_path / "training.json").write_text(json.dumps({"results": [trained]}))
+    drawn = Curves(str(tmp_path / "training.json")).drawing()
+    lines = {shape.told: len(shape.points) for shape in drawn.shapes if isinstance(shape, Line) and shape.told}
+    assert lines == {"data parallelism": 3, "DiLoCo": 2}
+    assert {"data parallelism", "DiLoCo"} <= {shape.text for shape in drawn.shapes if isinstance(shape, Label)}
+
+
+@pytest.mark.parametrize("losses", [{}, {"DiLoCo": [None, None]}, {"DiLoCo": 3}, {"DiLoCo": [1.0]}])
+def test_a_question_without_losses_is_refused(tmp_path, losses):
+    file = tmp_path / "training.json"
+    file.write_text(json.dumps({"results": [{"losses_by_name": losses}]}))
+    with pytest.raises(UsageError, match=r"not a training .*lab run TRAINING --json > training.json"):
+        Curves(str(file)).drawing()
+
+
 def test_every_plot_is_listed_with_what_it_shows_and_its_settings():
     assert [row.name for row in listed()] == list(PLOTS)
     assert {row.name: row.set for row in listed()}["memory"] == {
