@@ -29,7 +29,6 @@ from lab.programs.transforms.precision import RECIPES, gathered_in, moments_in, 
 
 NUDGES = 4
 FLOAT32 = "float32"
-OF_16_BITS = ("bfloat16", "float16, losses scaled")
 GATHERED = {f"weights gathered in {name}": ZERO3 | gathered_in(recipe) for name, recipe in RECIPES.items()}
 METHODS: dict[str, tuple[str, Strategy]] = {
     FLOAT32: ("f32", ZERO3),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lab.experiments.ch30_training import FLOAT32, METHODS, OF_16_BITS, Trained, band, curve, curves
+from lab.experiments.ch30_training import FLOAT32, METHODS, Trained, band, curve, curves
 from lab.harness.decoder import text
 from lab.meshes.errors import UsageError
 from lab.programs.models import decoder
@@ -30,10 +30,10 @@ def test_a_target_that_only_compiles_is_refused():
 
 
 @long
-def test_over_60_steps_16_bits_are_in_the_band_of_nudged_trainings_and_8_bits_end_near_it():
+def test_over_60_steps_bfloat16_stays_near_the_band_of_nudged_trainings_and_8_bits_end_near_it():
+    """float16 skips its first steps until the scale fits, and is behind by these."""
     assumed = Trained(steps=60, batch=8, length=32, target="cpu:1")
-    found = band(assumed)
-    assert 0 < found.width < 0.2
-    for name, losses in curves(assumed).items():
-        assert name not in OF_16_BITS or found.holds(losses)
-        assert abs(found.gaps(losses)[-1]) < 0.05, name
+    found, trained = band(assumed), curves(assumed)
+    assert 0 < found.width < 0.02
+    assert np.abs(found.gaps(trained["bfloat16"])).max() < 5 * found.width
+    assert all(abs(found.gaps(losses)[-1]) < 0.05 for losses in trained.values())

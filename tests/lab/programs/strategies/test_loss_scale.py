@@ -52,6 +52,15 @@ def test_the_scale_doubles_after_2000_finite_steps():
     assert loss_scale.after(last, jnp.bool_(False)) == (4, 0)
 
 
+@pytest.mark.parametrize(("norm", "kept"), [(1.0, "new"), (np.inf, "old"), (np.nan, "old")])
+def test_an_infinite_norm_leaves_a_step_out_as_one_that_is_no_number_does(norm, kept):
+    old, new = ({"w": jnp.float32(x)} for x in (1, 2))
+    scale = loss_scale.initial(8)
+    weights, (moments, after) = loss_scale.where_finite(jnp.float32(norm), (new, (new,)), (old, (old, scale)))
+    assert weights == moments == {"new": new, "old": old}[kept]
+    assert after.scale == (8 if kept == "new" else 4)
+
+
 def test_bfloat16_has_no_scale():
     assert loss_scale.of_moments(program.initial_shapes(replace(SMALL, dtype="bf16"), False).moments) is None
 
