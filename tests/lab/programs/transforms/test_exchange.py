@@ -19,6 +19,7 @@ from lab.programs.models.shape import DecoderShape
 from lab.programs.pipelines.program import PipelineShape
 from lab.programs.pipelines.program import step as pipeline_step
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
+from lab.programs.strategies.hybrid import HYBRID
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
 from lab.programs.strategies.update import frozen, momenta, optimizer, optimizer_of_momenta
 from lab.programs.strategies.zero1 import ZERO1
@@ -199,6 +200,7 @@ def test_adamw_of_momenta_moves_by_them_over_second_moments_that_stay_as_they_we
         pytest.param(
             DATA_PARALLEL | TENSOR_PARALLEL | random_k(1.0), Axes.of({"data": 2, "tensor": 4}), 2, id="all, of parts"
         ),
+        pytest.param(HYBRID | random_k(1.0), Axes.of({"data": 2, "fsdp": 4}), 1, id="all, of shards", marks=long),
     ],
 )
 def test_three_steps_of_an_exchange_that_loses_nothing_are_those_of_one_device(strategy, axes, accumulation):
