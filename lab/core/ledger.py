@@ -131,6 +131,7 @@ class Provenance:
       iterations: iterations of a loop that computes the value and only stores it for later.
       micro_batches: passes whose values are added before the value is reduced.
       repeats: passes that need the same value, one after the other.
+      steps: of a round, each of which computes and reduces the value anew.
       accumulated_in_loop: iterations of a loop that each reduce a value, only to add it to the sum of the others.
       product: dtype of the products that the value is summed or widened from, where it differs.
       sum_over: all axes that the value is summed over, where several transfers do it one after the other.
@@ -154,6 +155,7 @@ class Provenance:
     iterations: int = 1
     micro_batches: int = 1
     repeats: int = 1
+    steps: int = 1
     accumulated_in_loop: int = 1
     product: str | None = None
     sum_over: tuple[str, ...] = ()

@@ -403,7 +403,10 @@ def predict(rounds: Rounds, shape: RoundShape, axes: Axes) -> Ledger:
     steps = strategy.predict(one, axes).transfers
     # Plain descent clips nothing, and so needs no norm.
     needed = (t for t in steps if rounds.outer or t.scope != CLIPPING)
-    repeated = (replace(t, executions=shape.every * known(t.executions)) for t in needed)
+    repeated = (
+        replace(t, executions=shape.every * known(t.executions), provenance=replace(t.provenance, steps=shape.every))
+        for t in needed
+    )
     transfers = (*repeated, *_between_replicas(strategy, shape, axes))
     return Ledger(transfers, devices=axes.size, mesh=axes.shape, steps=shape.every)
 

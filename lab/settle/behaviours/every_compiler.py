@@ -214,13 +214,13 @@ def _stored_then_summed(transfer: Transfer, context: Context) -> tuple[Transfer,
         or stated.iterations == 1
         or stack > LARGEST_STACK_BYTES
         or rest
-        or (leaves_passes and passes != max(stated.micro_batches, stated.repeats))
+        or (leaves_passes and passes != stated.steps * max(stated.micro_batches, stated.repeats))
     ):
         return (transfer,)
     dims = (stated.iterations, *stated.dims) if stated.dims else ()
     provenance = replace(stated, iterations=1, micro_batches=1, repeats=1, dims=dims)
     once = replace(transfer, payload_bytes=stack, executions=passes, provenance=provenance)
-    return (replace(once, executions=1) if leaves_passes else once,)
+    return (replace(once, executions=stated.steps) if leaves_passes else once,)
 
 
 X8 = Behaviour(

@@ -244,6 +244,14 @@ def test_with_jax_0_11_a_stack_leaves_all_micro_batches_and_no_other_number_of_t
         assert verdict([passes], [once], new) is Verdict.REFUTED
 
 
+def test_with_jax_0_11_a_stack_leaves_the_micro_batches_of_a_step_and_not_the_steps_of_a_round():
+    new = replace(GPU, jax=(0, 11))
+    stated = Provenance(iterations=4, repeats=2, steps=3)
+    of_round = replace(FULL, executions=3 * 2 * 4, provenance=stated)
+    for steps, expected in ((3, Verdict.EXPLAINED), (1, Verdict.REFUTED)):
+        assert verdict([of_round], [replace(FULL, executions=steps, payload_bytes=10_240)], new) is expected
+
+
 def test_a_stack_reduced_at_once_is_exact_and_tells_what_was_expected():
     (term,) = settle(Ledger((STACK,)), Ledger((STACK,)), GPU).terms
     assert (term.status, term.behaviours) == (Status.EXACT, ()) and "X7" in term.explanation
