@@ -322,6 +322,10 @@ class _Without:
     rates: Rates
     axes: str
 
+    @property
+    def between_kernels(self) -> bool:
+        return self.rates.between_kernels
+
     def kernel(self, kernel: Kernel) -> Priced:
         return self.rates.kernel(kernel)
 

@@ -2,8 +2,8 @@
 rate that says what it rests on.
 
 A collective of a GPU is a kernel too, and begins between two others: one that is started while a kernel runs, or just
-before one is launched, waits until that one ends. No rate is fitted to a step. Source: roofline (Ch. 8), alpha-beta
-(Ch. 13).
+before one is launched, waits until that one ends. One of a TPU begins where it is started. No rate is fitted to a
+step. Source: roofline (Ch. 8), alpha-beta (Ch. 13).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from lab.core.known import known
 from lab.core.ledger import Kind, Ledger, Transfer
@@ -29,8 +29,14 @@ _DIGITS = 12
 
 
 class Rates(Protocol):
-    """What kernels, transfers and copies take, and what a kernel loses for a second of communication beside it [s]."""
+    """What kernels, transfers and copies take, and what a kernel loses for a second of communication beside it [s].
 
+    Attributes:
+      between_kernels: a collective begins between two kernels, as those of GPUs do, and not where it is started.
+    """
+
+    @property
+    def between_kernels(self) -> bool: ...
     def kernel(self, kernel: Kernel) -> Priced: ...
     def transfer(self, transfer: Transfer) -> Priced: ...
     def copy(self, copy: Copy) -> Priced: ...
@@ -48,6 +54,8 @@ class TourRates:
       links: of wire bytes, by kind of collective.
       slowed_products, slowed_memory: seconds that such kernels lose for a second of communication beside them.
     """
+
+    between_kernels: ClassVar[bool] = True
 
     product: Rate
     memory: Curve
@@ -293,6 +301,8 @@ class _Run:
         if collective.starts:
             self.waiting.append(name)
             self.spent["wires", name] += self.wires[name].seconds
+            if not self.rates.between_kernels:
+                self.begin()
         if collective.awaits:
             while name in self.waiting:
                 self.begin()

@@ -10,6 +10,7 @@ from lab.hlo.kernels import Copy, Does, Kernel
 from lab.measure.rates.links import Links
 from lab.measure.rates.table import Basis, ChipRates, Priced, Work
 from lab.meshes.hardware import chip
+from lab.meshes.platforms import Platform
 
 CYCLES_SPREAD = 0.1
 """Assumed: nobody says how far XLA's model is off. Of passes over memory it is twice as slow as the memory, so these
@@ -26,6 +27,10 @@ class Prices:
 
     rates: ChipRates
     links: Links
+
+    @property
+    def between_kernels(self) -> bool:
+        return chip(self.rates.chip).platform == Platform.GPU
 
     def kernel(self, kernel: Kernel) -> Priced:
         """The slower of what it computes and of its traffic; what no rate covers takes at least its traffic, and

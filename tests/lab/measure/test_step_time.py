@@ -298,6 +298,8 @@ def test_kernels_do_the_work_of_the_ledger_and_meet_its_transfers(name):
 class Flat:
     """A second a kernel, and one a byte on the wire."""
 
+    between_kernels = True
+
     def kernel(self, kernel):
         return _measured(1.0)
 

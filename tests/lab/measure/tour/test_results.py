@@ -246,6 +246,7 @@ def predicted_round(kernel, count, wire, kernels):
     """By the rule of `lab.measure.step_time`, at the rates of the tour."""
     rates = TOUR["rates"]
     at = SimpleNamespace(
+        between_kernels=True,
         kernel=lambda _: _measured(kernels / count),
         slowed=lambda one: rates["slowed_products" if one.flops else "slowed_memory"],
     )
