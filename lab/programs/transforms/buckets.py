@@ -1,6 +1,8 @@
-"""Gradients in buckets (Ch. 31): as many together as a bucket holds, each bucket one all-reduce of one array. Those of a
-loop over layers are there together, when it ends, so they are taken by their size, the largest first, and not in the
-order in which a backward pass makes them."""
+"""Gradients in buckets (Ch. 31): as many together as a bucket holds, each bucket one all-reduce of one array.
+
+Those of a loop over layers are there together, when it ends, so they are taken by their size, the largest first, and
+not in the order in which a backward pass makes them.
+"""
 
 from __future__ import annotations
 
