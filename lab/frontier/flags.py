@@ -74,11 +74,12 @@ GPU = (
     _set("xla_gpu_memory_limit_slop_factor", "80"),
 )
 TPU = (
-    _on("xla_tpu_enable_async_collective_fusion_fuse_all_gather", needs=[_GATHER]),
-    _on("xla_tpu_enable_async_collective_fusion_fuse_all_reduce", needs=[_REDUCE]),
-    _on("xla_tpu_enable_async_collective_fusion_multiple_steps"),
-    _on("xla_tpu_enable_data_parallel_all_reduce_opt", needs=[_REDUCE]),
+    _set("xla_tpu_enable_latency_hiding_scheduler", "False"),
+    _set("xla_tpu_enable_async_collective_fusion", "False"),
     _on("xla_tpu_overlap_compute_collective_tc"),
+    _on("xla_tpu_aggressive_opt_barrier_removal"),
+    _set("xla_tpu_scoped_vmem_limit_kib", "65536"),
+    _on("xla_tpu_enable_data_parallel_all_reduce_opt", needs=[_REDUCE]),
     _set("xla_jf_spmd_threshold_for_windowed_einsum_mib", "0", [_GATHER, _SCATTER, _REDUCE]),
     _on("xla_tpu_enable_sparse_core_collective_offload_all_gather", needs=[_GATHER]),
     _on("xla_tpu_enable_sparse_core_collective_offload_reduce_scatter", needs=[_SCATTER]),

@@ -11,10 +11,12 @@ from lab.frontier.intervention import text
 from lab.frontier.outcome import Outcome
 from lab.report.drawing import BAD, BLUE, GREEN, INK, ORANGE, RULE, SOFT, Box, Dot, Drawing, Label, Line, Shape
 
-LEFT, RIGHT, TOP, WIDTH, HEIGHT = 76, 20, 40, 760, 380
+LEFT, RIGHT, TOP, WIDTH, HEIGHT = 76, 44, 40, 760, 380
 ROW, FOOT = 18, 44
 _TICKS = 5
 _MARGIN = 0.08
+_FARTHEST = 1.25
+"""Times the memory that fits: as far as the picture goes where something does."""
 _LONGEST = 100
 """Letters of a name under the picture."""
 
@@ -45,21 +47,23 @@ def drawing(found: Frontier) -> Drawing:
     """What each variant holds and how long it takes; those on the front are numbered, and named below."""
     has_seconds = found.asked.step is not None
     rows = [(row, row.outcome) for row in found.rows if row.outcome and row.same_as is None and not row.mathematics]
-    x = _Linear.around([float(one.peak or 0) for _, one in rows], LEFT, WIDTH - RIGHT)
+    x = _Linear.around([_held(found, one) for _, one in rows], LEFT, WIDTH - RIGHT)
     y = _Linear.around([_height(one, has_seconds) for _, one in rows], HEIGHT - FOOT, TOP)
     shapes: list[Shape] = [*_frame(x, y, has_seconds), *_limit(found, x, y)]
     front = found.front
     places = sorted(
-        (x(float(row.outcome.peak or 0)), y(_height(row.outcome, has_seconds))) for row in front if row.outcome
+        (x(_held(found, row.outcome)), y(_height(row.outcome, has_seconds))) for row in front if row.outcome
     )
     shapes.append(Line(tuple(_lowest(places)), BLUE, 1.5, (5, 4)))
     for row, one in sorted(rows, key=lambda each: each[0] in front):
-        at = x(float(one.peak or 0)), y(_height(one, has_seconds))
-        shapes.append(Dot(*at, 6 if row in front else 4, _colour(found, row, front), _told(row, one)))
-    foot = HEIGHT
+        at = x(_held(found, one)), y(_height(one, has_seconds))
+        shapes.append(
+            Dot(*at, 6 if row in front else 4 + (not row.variant), _colour(found, row, front), _told(row, one))
+        )
+    foot = HEIGHT + ROW / 2
     for number, row in enumerate(front, 1):
         if row.outcome:
-            at = x(float(row.outcome.peak or 0)), y(_height(row.outcome, has_seconds))
+            at = x(_held(found, row.outcome)), y(_height(row.outcome, has_seconds))
             shapes.append(Label(at[0] + 8, at[1] - 6, str(number)))
             name = _name(found, row)
             shapes += [
@@ -71,6 +75,12 @@ def drawing(found: Frontier) -> Drawing:
     for place, (colour, name) in enumerate(keys):
         shapes += [Dot(LEFT + 6 + 110 * place, 16, 5, colour), Label(LEFT + 16 + 110 * place, 20, name, SOFT)]
     return Drawing(f"Memory and time of {found.source} under each change", WIDTH, foot, tuple(shapes))
+
+
+def _held(found: Frontier, one: Outcome) -> float:
+    """What holds far too much stands at the edge."""
+    most = _FARTHEST * found.usable_bytes if found.usable_bytes and found.pick else float("inf")
+    return min(float(one.peak or 0), most)
 
 
 def _height(one: Outcome, has_seconds: bool) -> float:
@@ -125,5 +135,5 @@ def _limit(found: Frontier, x: _Linear, y: _Linear) -> list[Shape]:
     at = x(found.usable_bytes)
     return [
         Box(at, y.end, x.end - at, y.start - y.end, BAD, opacity=0.08),
-        Label(at + 4, y.end + 14, f"more than {bytes_text(found.usable_bytes)}", BAD),
+        Label(at + 4, y.end + 14, f"does not fit: more than {bytes_text(found.usable_bytes)}", BAD),
     ]

@@ -10,7 +10,9 @@ from lab.frontier.frontier import Frontier, Refusal, explored
 from lab.frontier.intervention import Intervention, Lever
 from lab.frontier.outcome import Outcome
 from lab.measure.prediction import SecondsJson
+from lab.report.drawing import Dot
 from lab.report.frontier import frontier_text
+from lab.report.frontier_picture import drawing
 from lab.report.html.frontier import page
 
 
@@ -112,6 +114,12 @@ def test_on_the_front_is_what_no_other_beats_by_a_thousandth():
         (flag("f"), outcome(1.0, 1100, fits=False)),
     )
     assert [names(row) for row in found.front] == ["b", "", "d", "e"]
+
+
+def test_what_holds_ten_times_too_much_leaves_room_for_the_rest_of_the_picture():
+    found = frontier(outcome(10.0, 900), (flag("a"), outcome(9.0, 500)), (flag("b"), outcome(8.0, 10_000, fits=False)))
+    across = {shape.told.partition("=")[0]: shape.x for shape in drawing(found).shapes if isinstance(shape, Dot)}
+    assert across["b"] > across["as it is: 900 B, 10 s, 100 B sent"] > across["a"] + 100
 
 
 def test_without_seconds_the_fewest_bytes_are_picked():
