@@ -55,7 +55,8 @@ def drawing(found: Frontier) -> Drawing:
         (x(_held(found, row.outcome)), y(_height(row.outcome, has_seconds))) for row in front if row.outcome
     )
     shapes.append(Line(tuple(_lowest(places)), BLUE, 1.5, (5, 4)))
-    for row, one in sorted(rows, key=lambda each: each[0] in front):
+    # The step as it is lies over others, and the front over both.
+    for row, one in sorted(rows, key=lambda each: (each[0] in front, not each[0].variant)):
         at = x(_held(found, one)), y(_height(one, has_seconds))
         shapes.append(
             Dot(*at, 6 if row in front else 4 + (not row.variant), _colour(found, row, front), _told(row, one))
