@@ -52,12 +52,13 @@ def multiplied_in(recipe: str) -> Strategy:
         (Micikevicius et al. 2022); "tile128": E4M3 throughout, a scale for each 128 values that a product sums over
         (DeepSeek-V3); no XLA compiler multiplies tiles, so that the products are of rounded values in 16 or 32 bits.
     Raises:
-      UsageError: no such recipe, or one that no compiler of XLA's multiplies in.
+      UsageError: no such recipe, or one of microscaled blocks.
     """
     if recipe in ("mxfp8", "nvfp4"):
         raise UsageError(
-            f"products={recipe}: XLA multiplies no blocks that have scales of their own: jax.nn.scaled_matmul "
-            f"dequantises them on GPUs (G16) and is refused on TPUs (T23); use {' or '.join(OF_PRODUCTS)}"
+            f"products={recipe}: no step of the lab multiplies blocks that have scales of their own: "
+            f"jax.nn.scaled_matmul dequantises them on H100s (G16) and is refused on TPUs (T23); use "
+            f"{' or '.join(OF_PRODUCTS)}"
         )
     if recipe not in OF_PRODUCTS:
         raise UsageError(f"products={recipe}: expected one of {', '.join(OF_PRODUCTS)}")

@@ -187,7 +187,8 @@ G16 = CompilerNote(
     certainty=Certainty.OBSERVED,
     effect="blocks of float8 or float4 that have scales of their own are dequantised, and multiplied wide: "
     "nothing is faster, and both matrices lie in memory once more; does not show in a ledger",
-    when="jax.nn.scaled_matmul (MXFP8, NVFP4) compiled ahead of time, for B200 as for H100",
+    when="jax.nn.scaled_matmul (MXFP8, NVFP4) compiled ahead of time for H100, and with jax 0.10 for B200; with jax "
+    "0.11 B200 multiplies them as they are (__cudnn$blockScaledDot)",
     remedy="one scale a tensor: jnp.dot of float8 values, and the scales after it",
 )
 

@@ -152,5 +152,5 @@ def test_products_in_no_known_recipe_are_refused():
 
 
 def test_products_of_microscaled_blocks_are_refused_with_what_compilers_do_to_them():
-    with pytest.raises(UsageError, match=r"products=mxfp8: XLA multiplies no blocks .* \(G16\)"):
+    with pytest.raises(UsageError, match=r"products=mxfp8: no step of the lab multiplies blocks .* \(G16\)"):
         multiplied_in("mxfp8")
