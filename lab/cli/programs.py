@@ -124,7 +124,7 @@ def programs(
         target or parse_target(f"cpu:{known(mesh).axes.size}"),
         of,
         remedy,
-        keywords,
+        dict(keywords),
     )
 
 
