@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from lab.laws.question import Question
@@ -23,7 +24,6 @@ OWN = (
     _own("running_sum", "data=2", "rows,columns"),
     _own("rolled", "data=2", "rows,columns"),
     _own("narrow_gradients", "data=2", "batch,embed,width"),
-    _own("unrolled", "fsdp=2", "batch,embed"),
     _own("accumulated", "data=2", "steps,batch,embed"),
     _own("unmapped", "data=2", "batch,embed"),
     _own("split_product", "tensor=2", "rows,inner,columns"),
@@ -36,6 +36,13 @@ OWN = (
     _own("configured", "fsdp=2", "layers,batch,embed"),
 )
 REFUSED = _own("until_small", "data=2", "rows,columns")
+# The partitioner gathers weights or sums activations, whichever is smaller.
+BY_RATIO = _own("unrolled", "fsdp=2", "batch,embed")
+ON_TPUS = tuple(
+    replace(asked, target=parse_target("tpu:v5e:2x2"))
+    for asked in OWN
+    if asked.source.rpartition(":")[2] in ("configured", "resharded", "shifted", "routed", "typed", "transformer")
+)
 SIZES = {"batch": 32, "length": 64, "embed": 128, "kv_heads": 8, "head_dim": 16, "mlp": 192, "vocab": 256}
 SMALL = tuple((name, str(size)) for name, size in SIZES.items())
 VARIED = ("layers", "batch", "length", "embed", "mlp", "vocab")

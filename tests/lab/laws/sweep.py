@@ -11,13 +11,13 @@ from lab.laws.pool import pool
 from lab.laws.question import answered
 from lab.meshes.backends import skip_code_optimization
 from lab.meshes.errors import UsageError
-from tests.lab.laws.corpus import EXPERIMENTS, OWN
+from tests.lab.laws.corpus import BY_RATIO, EXPERIMENTS, OWN, REFUSED
 
 
 def main(names: Sequence[str]) -> None:
     skip_code_optimization()
     with pool() as processes:
-        for asked in (*OWN, *EXPERIMENTS):
+        for asked in (*OWN, BY_RATIO, REFUSED, *EXPERIMENTS):
             title = f"{asked.source.rpartition('/')[2]} {asked.style or ''}".strip()
             if names and not any(name in title for name in names):
                 continue
