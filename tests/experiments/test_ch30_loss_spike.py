@@ -5,12 +5,14 @@ import pytest
 
 from lab.experiments import ch30_loss_spike
 from lab.experiments.ch30_loss_spike import IGNORED, SKIPPED, Spiked, first_over, trained
+from tests.long_tests import long
 
 pytestmark = pytest.mark.compiles
 
 SOON = Spiked(steps=5, grows_every=1, start=17, layers=2)
 
 
+@long
 def test_the_step_that_overflows_has_a_gradient_beyond_float16_and_is_skipped():
     skipped, ignored = trained(SOON, SKIPPED), trained(SOON, IGNORED)
     at = skipped.overflow

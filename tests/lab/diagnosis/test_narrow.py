@@ -32,7 +32,7 @@ KEPT_BY_GPUS = {
 }
 """XLA's GPU compiler moves these casts across the transfer itself."""
 QUICK = ("weight_gathered_then_cast", "layers_scanned", "cache_dequantised_first", "gradient_scattered_wide")
-"""The others compile for TPUs in the long tests."""
+"""The others of these are compiled in the long tests."""
 
 
 def found(build, target: str, prove: bool = False) -> list[Finding]:
@@ -78,7 +78,9 @@ def test_what_the_tpu_compiler_sends_wide_is_named_and_regained(build):
 
 
 @ahead_of_time_gpu
-@pytest.mark.parametrize("name", sorted(KEPT_BY_GPUS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else long, id=name) for name in sorted(KEPT_BY_GPUS)]
+)
 def test_what_the_gpu_compiler_sends_narrow_is_not_blamed(name):
     assert found(getattr(narrow_programs, name), GPU) == []
 

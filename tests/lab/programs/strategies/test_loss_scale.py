@@ -1,6 +1,7 @@
 """Losses of float16 are scaled: what a step does whose gradients overflow, and one whose do not."""
 
 from dataclasses import replace
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +21,14 @@ pytestmark = pytest.mark.compiles
 FLOAT16 = replace(SMALL, layers=2, dtype="f16")
 
 
+@cache
+def float16_step():
+    return program.step(ZERO3, "explicit", FLOAT16, cpu(fsdp=2))
+
+
 def stepped(scale: float) -> tuple[program.TrainState, program.TrainState, program.Metrics]:
     """The state before and after a step whose scale is this."""
-    function, shapes = program.step(ZERO3, "explicit", FLOAT16, cpu(fsdp=2))
+    function, shapes = float16_step()
     before = program.initial_state(ZERO3, FLOAT16)
     before = before._replace(moments=(*before.moments[:-1], loss_scale.initial(scale)))
     placed = jax.tree.map(lambda x, like: jax.device_put(np.asarray(x), like.sharding), before, shapes[0])

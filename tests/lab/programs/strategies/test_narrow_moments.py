@@ -49,19 +49,15 @@ def test_a_second_moment_is_zero_only_where_its_block_is():
     assert (query[..., 1:8] > 0).all() and not np.any(query[..., 8:])
 
 
-def test_a_compiled_step_holds_the_bytes_that_theory_says_and_nearly_equals_that_of_float32():
-    mesh, axes = cpu(fsdp=2), Axes.of({"fsdp": 2})
-    states = {}
-    for strategy in (ZERO3, NARROW):
-        function, shapes = program.step(strategy, "explicit", SHAPE, mesh)
-        compiled = function.lower(*shapes).compile()
-        assert known(compiled.memory_analysis()).argument_size_in_bytes == static_bytes(strategy, SHAPE, axes)
-        state = jax.device_put(program.initial_state(strategy, SHAPE), jax.tree.map(lambda x: x.sharding, shapes[0]))
-        for _ in range(3):
-            state, metrics = compiled(state, *random_tokens(SHAPE))
-        states[strategy] = state.master
-        assert np.isfinite(metrics.loss)
+def test_a_compiled_step_holds_the_bytes_that_theory_says_and_the_loss_falls():
+    axes = Axes.of({"fsdp": 2})
+    function, shapes = program.step(NARROW, "explicit", SHAPE, cpu(fsdp=2))
+    compiled = function.lower(*shapes).compile()
+    assert known(compiled.memory_analysis()).argument_size_in_bytes == static_bytes(NARROW, SHAPE, axes)
     assert static_bytes(NARROW, SHAPE, axes) < 0.62 * static_bytes(ZERO3, SHAPE, axes)
-    start = program.initial_state(ZERO3, SHAPE).master
-    for x, y, before in zip(*map(jax.tree.leaves, (*states.values(), start)), strict=True):
-        assert 0 < np.linalg.norm(y - x) < 0.25 * np.linalg.norm(x - before) or x.ndim < 3
+    state = jax.device_put(program.initial_state(NARROW, SHAPE), jax.tree.map(lambda x: x.sharding, shapes[0]))
+    losses = []
+    for _ in range(5):
+        state, metrics = compiled(state, *random_tokens(SHAPE))
+        losses.append(float(metrics.loss))
+    assert losses == sorted(losses, reverse=True)
