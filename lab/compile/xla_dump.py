@@ -40,6 +40,8 @@ from lab.meshes.targets import Target
 BUFFERS = "after_optimizations.hlo.pb"
 REQUEST, ANSWER = "request", "answer"
 LOOK_S = 0.1
+COMPILER = "lab compiler"
+"""The name of a thread that makes machine code for as long as its process lives: one that goes on waits for it."""
 # Dumps of newer versions write `%x#1` for an element of a tuple, where older ones, and `compiled.as_text()`, have an
 # instruction; those for GPUs have an `async-start` of a computation of its own for `reduce-scatter-start`.
 AS_COMPILED: Mapping[str, str | bool] = {"xla_dump_compact_gte": False}
@@ -198,7 +200,7 @@ def _dumped(lowered: jax.stages.Lowered, options: Mapping[str, str | bool], plat
     files = _FILES[platform]
     with TemporaryDirectory(prefix="lab-dump-", ignore_cleanup_errors=True) as name:
         made = lowered, Path(name), failures, files.options, options
-        compiler = Thread(target=_compile, args=made, daemon=True)
+        compiler = Thread(target=_compile, args=made, name=COMPILER, daemon=True)
         compiler.start()
         text, held = _awaited(compiler, Path(name), failures, files)
         return CompilerDump(text, held.memory(argument_padding(text)), held.at_peak)

@@ -16,11 +16,9 @@ from lab.diagnosis.remedy import CompilerOption, Remedy, UnrollScans
 from lab.frontier.flags import interventions as of_flags
 from lab.frontier.intervention import Intervention, Lever, Wrap
 from lab.frontier.outcome import Outcome
-from lab.harness.fit.levers import POLICIES as REMATS
 from lab.measure.step_time import Taken
 from lab.meshes.axes import Axes
 from lab.meshes.platforms import Platform
-from lab.programs.models.shape import DTYPES, DecoderShape
 
 MOST_ORDERS = 5
 """Of axes of a mesh, beside the one that it has: all of three."""
@@ -97,9 +95,12 @@ def of_policies() -> Iterator[Intervention]:
 def of_parameters(parameters: Any) -> Iterator[Intervention]:
     """Of an experiment on a step of the decoder: other policies of recomputation, more micro-batches, and, with other
     rounding, other dtypes."""
+    # That imports JAX, for which the command is too early.
+    from lab.programs.models.shape import DTYPES, OFFLOAD, REMATS, DecoderShape
+
     if not isinstance(parameters, DecoderShape):
         return
-    for remat in REMATS:
+    for remat in (*REMATS, OFFLOAD):
         if remat != parameters.remat:
             yield Intervention(Lever.REMAT, settings=(("remat", remat),))
     for more in _MORE_MICRO_BATCHES:

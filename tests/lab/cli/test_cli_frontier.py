@@ -10,6 +10,7 @@ import pytest
 from lab.compile import several_processes
 from lab.frontier import flags, step
 from lab.meshes import plugins
+from tests.lab.compilers import compilers_end
 from tests.lab.conftest import this_process
 from tests.long_tests import long
 
@@ -45,7 +46,8 @@ def frontier(lab, tmp_path, monkeypatch):
     monkeypatch.setattr(step, "POLICIES", ("everything_saveable",))
     monkeypatch.setattr(flags, "MEGABYTES", ())
     (tmp_path / "step.py").write_text(STEP)
-    return lambda *options: lab("frontier", "step.py:build", "--mesh", "data=2", *options)
+    yield lambda *options: lab("frontier", "step.py:build", "--mesh", "data=2", *options)
+    compilers_end()
 
 
 def test_what_a_checkpoint_keeps_costs_memory_and_spares_products(frontier):

@@ -25,6 +25,7 @@ from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 from lab.programs.memory.parts import Part, is_off
 from lab.programs.models.shape import DecoderShape
+from tests.lab.compilers import compilers_end
 from tests.long_tests import long
 
 SMALL = DecoderShape().shrunk()
@@ -178,6 +179,7 @@ def test_a_dump_for_gpus_has_the_ledger_the_memory_and_the_seconds_of_the_whole_
     whole = read_program(lowered.compile(), (), mesh, H100S, source="step")
     with xla_dump.without_machine_code():
         dumped, again = (read_program(lowered, (), mesh, H100S, source="step", until_dumped=True) for _ in range(2))
+    compilers_end()
     assert len(list((tmp_path / "dumps").iterdir())) == 1
     for one in (dumped, again):
         assert (one.ledger.transfers, one.ledger.memory) == (whole.ledger.transfers, whole.ledger.memory)
