@@ -90,6 +90,7 @@ def train(**settings: object):
     return found
 
 
+@long
 @pytest.mark.compiles
 def test_after_steps_in_full_momenta_are_exchanged_as_signs_and_the_ledger_is_exact():
     found = train(layout="one_bit_adam", steps=5)

@@ -80,6 +80,7 @@ def settled(name: str, target: str, shape: RoundShape) -> None:
     assert result.is_fine and "confirmed" in {str(claim.verdict) for claim in result.claims}
 
 
+@long
 @pytest.mark.compiles
 def test_replicas_learn_what_one_device_does_in_turn_in_fragments_that_take_their_mean_late():
     shape = replace(SMALL_ROUND, layers=2, every=5, fragments=2, delay=1)

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.compiles
 FEW = Trained(steps=4, batch=8, length=16, target="cpu:1")
 
 
+@long
 def test_with_all_formats_at_once_the_loss_falls():
     batches = text.batches(text.standard_library(), FEW.steps, FEW.batch, FEW.length)
     losses = curve(FEW, *METHODS["all of these"], decoder.initial(FEW.shape), batches)

@@ -17,9 +17,11 @@ from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.transforms import overlap
 from lab.programs.transforms.buckets import _filled, bucketed
 from lab.settle import Context, Verdict, settle
+from tests.long_tests import long
 
 pytestmark = pytest.mark.compiles
 RANKS = 4
+gpu = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only GPU plugin is not installed")
 
 
 def on_ranks(kernel, x, w, w_spec, leaving):
@@ -59,20 +61,16 @@ def test_buckets_are_filled_from_the_last_and_one_too_large_is_alone():
     assert _filled([1, 2, 3, 9, 2, 2], 4) == [[5, 4], [3], [2], [1, 0]]
 
 
-@pytest.mark.parametrize("cap_bytes", [1 << 16, 1 << 30])
 @pytest.mark.parametrize(
-    "target",
+    "target, cap_bytes",
     [
-        "cpu:4",
-        pytest.param(
-            "gpu:h100:1x4",
-            marks=pytest.mark.skipif(
-                not plugins.installed("gpu"), reason="the compile-only GPU plugin is not installed"
-            ),
-        ),
+        ("cpu:4", 1 << 16),
+        ("cpu:4", 1 << 30),
+        pytest.param("gpu:h100:1x4", 1 << 16, marks=[long, gpu]),
+        pytest.param("gpu:h100:1x4", 1 << 30, marks=[long, gpu]),
     ],
 )
-def test_a_step_with_buckets_sends_what_theory_asks_for(cap_bytes, target):
+def test_a_step_with_buckets_sends_what_theory_asks_for(target, cap_bytes):
     strategy, shape, axes = DATA_PARALLEL | bucketed(cap_bytes), DecoderShape().shrunk(layers=2), Axes.parse("data=4")
     place = parse_target(target)
     mesh = make_mesh(place, axes)
@@ -83,7 +81,7 @@ def test_a_step_with_buckets_sends_what_theory_asks_for(cap_bytes, target):
     assert found.verdict in (Verdict.EXACT, Verdict.EXPLAINED), (found.missing, found.unexplained)
 
 
-@pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only GPU plugin is not installed")
+@gpu
 def test_gpus_make_one_product_of_a_ring_that_is_unrolled_and_keep_them_apart_in_a_loop():
     mesh = make_mesh(parse_target("gpu:h100:1x4"), Axes.parse("data=4"))
 
