@@ -243,6 +243,31 @@ def test_a_choice_of_the_smaller_array_is_met_by_sizes_of_other_ratios(name):
     assert [each.kind for each in law.refused if each.kind] == [Kind.ALL_GATHER]
 
 
+def test_a_law_that_comes_to_no_count_where_its_conditions_hold_is_refuted():
+    """Doubled it is half of the layers, and one more where they are odd."""
+
+    def program(sizes):
+        L = sizes["layers"]
+        return measurement(sizes, replace(gathers(sizes), executions=(L + 1) // 2))
+
+    start = replace(START, sizes=START.sizes | {"layers": 32})
+    law = verified(ABOUT, start, lambda some: [program(sizes) for sizes in some], lambda devices: devices <= 64)
+    assert len(law.checks) == 3
+    for check in law.checks:
+        terms = law.at(check.sizes)["terms"]
+        assert [term["executions"] for term in terms] in ([], [(check.sizes["layers"] + 1) // 2])
+
+
+def test_a_law_that_fewer_compiles_were_held_against_says_so():
+    def program(sizes):
+        is_first = sizes["embed"] in (64, 128) and sizes["layers"] in (4, 8) and sizes["fsdp"] in (2, 4)
+        return measurement(sizes, gathers(sizes)) if is_first else Refusal("memory")
+
+    law = verified(ABOUT, START, lambda some: [program(sizes) for sizes in some], lambda devices: devices <= 64)
+    assert law.checks == ()
+    assert "held against 0 compiles, not 3" in law.notes[0]
+
+
 def alone_over(sizes, is_gathered_by_one=False):
     """A gather over fsdp of what is split over both axes, and a sum over tensor; where fsdp is 1 nothing is gathered."""
     f, t, D, L = sizes["fsdp"], sizes["tensor"], sizes["embed"], sizes["layers"]
@@ -251,7 +276,7 @@ def alone_over(sizes, is_gathered_by_one=False):
     there = [each for each in (gather, total) if each.group_size > 1]
     if f == 1 and is_gathered_by_one:
         there.append(replace(total, payload_bytes=4 * D))
-    return Measurement(tuple(there), (), (), (), None, None, (), True)
+    return Measurement(tuple(there), (), (), (Split("argument w, dim 0", ("tensor",), (D,)),), None, None, (), True)
 
 
 def test_groups_of_one_device_send_nothing_where_a_compile_says_so():
