@@ -128,11 +128,12 @@ def frontier(
     html: Path | None,
     as_json: bool,
 ) -> int:
-    """Compile a step under every change that leaves its mathematics as they are.
+    """Compile a step under many changes and pick the best that fits.
 
-    Flags of XLA that its compiler knows, sizes of combined transfers, what jax.checkpoint keeps, unrolled scans, the
-    order of the mesh's axes, what findings advise: what each changes of bytes, seconds, memory and FLOPs, which are on
-    the Pareto front, and which one to take. It fits the memory of a device. The best are also tried together.
+    None of them changes the step's mathematics: flags of XLA that its compiler knows, sizes of combined transfers,
+    what jax.checkpoint keeps, unrolled scans, the order of the mesh's axes, what findings advise. Of each it says what
+    it changes of bytes, seconds, memory and FLOPs, and whether it is on the Pareto front. What is picked fits the
+    memory of a device. The best are also tried together.
 
     Exit status 1 if nothing fits. SOURCE is a program as lab inspect takes it, and no text; or an experiment of lab
     list.
