@@ -93,7 +93,7 @@ def law(
 
     What it communicates, multiplies and holds: payload, executions and groups of each transfer, FLOPs and bytes of
     arguments as sums of monomials of the program's sizes and of the degrees of its mesh, with where they hold; each law
-    is then held against three compiles that it was not derived from.
+    is then held against four compiles that it was not derived from.
 
     SOURCE is file.py:build or package.module:build, where build(mesh, *, layers=2, embed=1024) or build(mesh,
     sizes=Sizes()) takes sizes, an experiment of lab list, or a law that --json printed, to evaluate it.

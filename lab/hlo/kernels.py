@@ -401,10 +401,8 @@ def _read(inside: Scope) -> int:
 
 def _read_of(parameter: Instruction, inside: Scope) -> int:
     """All of it, or what is sliced out of it; nothing of what a slice is put into, or elements are scattered to."""
-    whole, part, users = in_memory(parameter.shape), 0, list(_users(parameter, inside.computation))
-    if not users and inside.computation.users.get(parameter.name):
-        return whole
-    for user, via in users:
+    whole, part = in_memory(parameter.shape), 0
+    for user, via in _users(parameter, inside.computation):
         if user.opcode in SLICES and user.operands[0] == via.name:
             part += sum(shape.bytes for shape in arrays(user.shape))
         elif user.opcode == "fusion" and (fused := inside.callee(user)):
@@ -414,15 +412,41 @@ def _read_of(parameter: Instruction, inside: Scope) -> int:
                 for name, number in fused.computation.parameters.items()
                 if number in numbers
             )
-        elif user.opcode not in UPDATES or user.operands[0] != via.name:
+        elif user.opcode not in UPDATES or user.operands[0] != via.name or not _is_in_place(user, inside.computation):
             return whole
     return min(part, whole)
+
+
+def _is_in_place(update: Instruction, inside: Computation) -> bool:
+    """A slice that is put into an operand of the kernel, which is then a result: what is put into a value that the
+    kernel makes, or of which it makes another, moves all of it."""
+    if update.opcode == "scatter":
+        return True
+    into = _past_bitcasts(update.operands[0], inside)
+    is_operand = into is not None and (into.opcode == "parameter" or _SAME_PLACE in into.tail)
+    return is_operand and update in _made(inside)
+
+
+def _made(inside: Computation) -> list[Instruction | None]:
+    """Its results."""
+    root = inside.root
+    if root is None or root.opcode != "tuple":
+        return [root and _past_bitcasts(root.name, inside)]
+    return [_past_bitcasts(operand, inside) for operand in root.operands]
+
+
+def _past_bitcasts(name: str, inside: Computation) -> Instruction | None:
+    found = inside.by_name.get(name)
+    while found is not None and found.opcode == "bitcast":
+        found = inside.by_name.get(found.operands[0])
+    return found
 
 
 def _users(i: Instruction, inside: Computation) -> Iterator[tuple[Instruction, Instruction]]:
     """Past what a kernel makes entry by entry, and so of those alone that are read of it."""
     for user in inside.users.get(i.name, ()):
-        if user.opcode in _ENTRY_BY_ENTRY or (user.opcode == "fusion" and _SAME_PLACE in user.tail):
+        is_passed_on = user.opcode in _ENTRY_BY_ENTRY or (user.opcode == "fusion" and _SAME_PLACE in user.tail)
+        if is_passed_on and user is not inside.root:
             yield from _users(user, inside)
         else:
             yield user, i
@@ -446,7 +470,8 @@ def _results(inside: Scope, i: Instruction, in_scratchpad: Sequence[bool]) -> li
         return []
     if i.opcode == "scatter":
         return _scattered(operand_shapes(i, inside.computation))
-    return list(arrays(by_name[i.operands[1]].shape if i.opcode == "dynamic-update-slice" else i.shape))
+    is_update = i.opcode == "dynamic-update-slice" and _is_in_place(i, inside.computation)
+    return list(arrays(by_name[i.operands[1]].shape if is_update else i.shape))
 
 
 @lru_cache(maxsize=1 << 14)

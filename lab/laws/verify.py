@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import product
 from math import ceil, lcm, prod
 
 from lab.core import codec
@@ -52,15 +53,17 @@ ATTEMPTS = 2
 FLOPS, MEMORY = "FLOPs", "memory: "
 MIXED = Wish(((4, 2), (2, 2)), Fraction(3, 2), (64, 128, 16, 4, 1), (64, 1))
 LARGE = Wish(((16, 8), (8, 8), (8, 4), (4, 4), (2, 2)), Fraction(4), (1024, 512, 128, 64, 8, 1), (1, 64))
+DEGREES = (16, 8, 4, 2)
 COUNTS, WIDEST = 32, 1 << 16
 """From which size on a variable is a width, and to which it is skewed."""
 
 
 def verified(about: About, start: Start, measure: Measure, fits: Fits) -> Law:
-    """The law of a program, with what three compiles say of it that it was not derived from: sizes that no power of two
-    divides, where the program takes such, others of another degree on each axis, and large ones on many devices.
+    """The law of a program, with what four compiles say of it that it was not derived from: sizes that no power of two
+    divides, where the program takes such, others of another degree on each axis, large ones on many devices, and the
+    first ones on many.
 
-    A term that one of them refutes is derived anew with that compile among the others, and held against three fresh
+    A term that one of them refutes is derived anew with that compile among the others, and held against four fresh
     ones; what those refute has no law.
 
     Raises:
@@ -70,10 +73,9 @@ def verified(about: About, start: Start, measure: Measure, fits: Fits) -> Law:
     for attempt in range(ATTEMPTS):
         law, known = derived(about, start, measure, known)
         checks: list[Check] = []
-        for wish in (ODD, MIXED, LARGE):
+        for wish in (ODD, MIXED, LARGE, None):
             seen = [*(each.sizes for each in law.compiled), *(check.sizes for check in checks)]
-            wider = replace(wish, factor=wish.factor + attempt)
-            for sizes in candidates(_of_any_unit(law), start.mesh, wider, fits):
+            for sizes in _wished(_of_any_unit(law), start.mesh, wish, attempt, fits):
                 found = measure([sizes])[0] if sizes not in seen else None
                 if isinstance(found, Measurement):
                     check, wrong = checked(law, start.mesh, sizes, found)
@@ -92,11 +94,12 @@ def verified(about: About, start: Start, measure: Measure, fits: Fits) -> Law:
 
 def _from_one(law: Law, start: Start, measure: Measure) -> Law:
     """With degrees of 1 where that is the same law: groups of one device send nothing, and all else is as it says. Two
-    compiles tell, of the first sizes and of the last ones held out."""
+    compiles tell, of the first sizes and of the largest ones held out."""
     if any(each.kind for each in law.refused):
         return law
     for axis in [v.name for v in law.variables if v.is_axis and v.least > 1]:
-        places = [{**start.sizes, axis: 1}, {**(law.checks[-1].sizes if law.checks else start.sizes), axis: 1}]
+        largest = max((check.sizes for check in law.checks), key=lambda of: prod(of.values()), default=start.sizes)
+        places = [{**start.sizes, axis: 1}, {**largest, axis: 1}]
         found = measure(places)
         different = next(
             (why for place, each in zip(places, found, strict=True) if (why := _at_one(law, start.mesh, place, each))),
@@ -143,6 +146,24 @@ def _at_one(law: Law, mesh: Axes, sizes: Mapping[str, int], found: Measurement |
 def _of_any_unit(law: Law) -> Law:
     """Also at what was never compiled a multiple of: it is what has to be held against."""
     return replace(law, variables=tuple(replace(v, unit=1) for v in law.variables))
+
+
+def _wished(law: Law, mesh: Axes, wish: Wish | None, attempt: int, fits: Fits) -> Iterator[dict[str, int]]:
+    """Args: wish: None: the first sizes on many devices."""
+    if wish is None:
+        return first_on_many(law, mesh, fits)
+    return candidates(law, mesh, replace(wish, factor=wish.factor + attempt), fits)
+
+
+def first_on_many(law: Law, mesh: Axes, fits: Fits) -> Iterator[dict[str, int]]:
+    """Where degrees outgrow sizes, as far as both were compiled: heads are copied where there are fewer than devices,
+    and a pipeline has as many micro-batches as stages."""
+    first = law.compiled[0].sizes
+    some = {v.name: [size for size in DEGREES if size <= v.most] for v in law.variables if v.is_axis}
+    each = [dict(zip(some, degrees, strict=True)) for degrees in product(*some.values())]
+    for degrees in sorted(each, key=lambda of: -prod(of.values())):
+        if fits(prod((mesh.shape | degrees).values())) and holds(law, {**first, **degrees}):
+            yield {**first, **degrees}
 
 
 def candidates(law: Law, mesh: Axes, wish: Wish, fits: Fits) -> Iterator[dict[str, int]]:

@@ -244,3 +244,74 @@ ENTRY %e (i: s32[], y: f32[64]) -> f32[64] {
 }
 """)
     assert choice == Choice(((), ()), ((), ()))
+
+
+PUT = """HloModule m, is_scheduled=true
+
+%fused (stack: f32[64,1024], row: f32[1,1024], i: s32[]) -> {result} {{
+  %stack = f32[64,1024]{{1,0}} parameter(0)
+  %row = f32[1,1024]{{1,0}} parameter(1)
+  %i = s32[] parameter(2)
+  %zero = s32[] constant(0)
+{lines}
+}}
+
+ENTRY %e (stack: f32[64,1024], row: f32[1,1024], i: s32[]) -> {result} {{
+  %stack = f32[64,1024]{{1,0}} parameter(0)
+  %row = f32[1,1024]{{1,0}} parameter(1)
+  %i = s32[] parameter(2)
+  ROOT %k = {result} fusion(%stack, %row, %i), kind=kLoop, calls=%fused
+}}
+"""
+WHOLE, ROW, NUMBER = 4 * 64 * 1024, 4 * 1024, 4
+
+
+@pytest.mark.parametrize(
+    "result, lines, expected",
+    [
+        ("f32[64,1024]", ["ROOT %new = f32[64,1024] dynamic-update-slice(%stack, %row, %i, %zero)"], ROW + ROW),
+        (
+            "f32[64,1024]",
+            [
+                "%none = f32[] constant(0)",
+                "%empty = f32[64,1024] broadcast(%none), dimensions={}",
+                "%part = f32[1,1024] slice(%stack), slice={[0:1], [0:1024]}",
+                "%both = f32[1,1024] add(%row, %part)",
+                "ROOT %new = f32[64,1024] dynamic-update-slice(%empty, %both, %i, %zero)",
+            ],
+            ROW + ROW + WHOLE,
+        ),
+        (
+            "bf16[64,1024]",
+            [
+                "%short = bf16[64,1024] convert(%stack)",
+                "%some = bf16[1,1024] convert(%row)",
+                "ROOT %new = bf16[64,1024] dynamic-update-slice(%short, %some, %i, %zero)",
+            ],
+            WHOLE + ROW + WHOLE // 2,
+        ),
+        (
+            "bf16[64,1024]",
+            [
+                "%new = f32[64,1024] dynamic-update-slice(%stack, %row, %i, %zero)",
+                "ROOT %short = bf16[64,1024] convert(%new)",
+            ],
+            WHOLE + ROW + WHOLE // 2,
+        ),
+    ],
+    ids=["into an operand", "into what it makes", "into what it casts", "and then cast"],
+)
+def test_a_slice_that_is_put_into_a_value_moves_all_of_it_but_where_an_operand_becomes_a_result(
+    result, lines, expected
+):
+    (kernel,) = steps(PUT.format(result=result, lines="\n".join(f"  {line}" for line in lines)))
+    assert kernel.bytes == expected + NUMBER
+
+
+def test_an_operand_that_is_cast_into_the_result_is_read_whole_whatever_is_sliced_out_of_it():
+    lines = (
+        "%part = f32[1,1024] slice(%stack), slice={[0:1], [0:1024]}",
+        "ROOT %short = bf16[64,1024] convert(%stack)",
+    )
+    (kernel,) = steps(PUT.format(result="bf16[64,1024]", lines="\n".join(f"  {line}" for line in lines)))
+    assert kernel.bytes == WHOLE + WHOLE // 2

@@ -157,8 +157,8 @@ def test_a_held_out_size_that_refutes_a_law_is_not_forgotten():
     law = verified(ABOUT, START, lambda some: [program(sizes) for sizes in some], lambda devices: devices <= 64)
     assert text(law.flops) == "2 * embed^2 * layers / fsdp"
     assert [each.text for each in law.flops_where] == ["embed % (16 * fsdp) == 0"]
-    assert [check.is_equal for check in law.checks] == [True, True, True]
-    odd, mixed, large = (dict(check.sizes) for check in law.checks)
+    assert [check.is_equal for check in law.checks] == [True, True, True, True]
+    odd, mixed, large, _ = (dict(check.sizes) for check in law.checks)
     assert odd["fsdp"] == 3
     assert odd["embed"] % 2
     assert mixed["embed"] % (16 * mixed["fsdp"]) == 0
@@ -179,7 +179,7 @@ def test_what_is_rounded_up_says_which_size_has_to_divide():
     (term,) = law.terms
     assert text(term.payload_of_step) == "5 * embed * layers * tokens / 32"
     assert [each.text for each in term.where] == ["tokens % 64 == 0"]
-    assert [(check.is_equal, check.under_law == check.wire_bytes) for check in law.checks] == [(True, True)] * 3
+    assert [(check.is_equal, check.under_law == check.wire_bytes) for check in law.checks] == [(True, True)] * 4
     assert dict(law.checks[0].sizes)["layers"] % 2 == 1
 
 
@@ -252,7 +252,7 @@ def test_a_law_that_comes_to_no_count_where_its_conditions_hold_is_refuted():
 
     start = replace(START, sizes=START.sizes | {"layers": 32})
     law = verified(ABOUT, start, lambda some: [program(sizes) for sizes in some], lambda devices: devices <= 64)
-    assert len(law.checks) == 3
+    assert len(law.checks) == 4
     for check in law.checks:
         terms = law.at(check.sizes)["terms"]
         assert [term["executions"] for term in terms] in ([], [(check.sizes["layers"] + 1) // 2])
@@ -266,6 +266,20 @@ def test_a_law_that_fewer_compiles_were_held_against_says_so():
     law = verified(ABOUT, START, lambda some: [program(sizes) for sizes in some], lambda devices: devices <= 64)
     assert law.checks == ()
     assert "held against 0 compiles, not 3" in law.notes[0]
+
+
+def test_sizes_that_degrees_outgrow_are_met_by_the_first_sizes_on_many_devices():
+    """Heads are copied where there are fewer than devices; in all other compiles there are as many or more."""
+    start = Start({"tensor": 2, "heads": 8}, Axes.of({"tensor": 2}))
+
+    def program(sizes):
+        held = max(sizes["heads"], sizes["tensor"])
+        gather = replace(GATHER, axes=("tensor",), payload_bytes=64 * held, executions=1, group_size=sizes["tensor"])
+        return Measurement((gather,), (), (), (), None, None, (), True)
+
+    law = verified(ABOUT, start, lambda some: [program(sizes) for sizes in some], lambda devices: devices <= 64)
+    assert law.terms == ()
+    assert "at tensor=16 it is 1024" in next(each.reason for each in law.refused if each.kind)
 
 
 def alone_over(sizes, is_gathered_by_one=False):
