@@ -178,7 +178,7 @@ def test_a_link_profile_is_read_or_refused_in_a_line(tmp_path, content):
 def test_a_training_to_draw_is_read_or_refused_in_a_line(tmp_path, content):
     path = tmp_path / "training.json"
     path.write_bytes(content)
-    read_or_refused(plots._training, str(path))
+    read_or_refused(plots.Curves(str(path)).drawing)
 
 
 @EVERY_WAY

@@ -11,8 +11,9 @@ from lab.settle import CATALOGUE, Settlement, Status, Term, Verdict, settle
 from tests.data.settled_steps import INDEX, step
 
 pytestmark = pytest.mark.slow
-NOT_KEPT = {"T4", "T7", "G13"}
-"""Seen in none of the 426 texts that were compiled to find steps to keep, all with jax 0.10.2."""
+NOT_KEPT = {"T4", "T7", "G13", "C8"}
+"""Seen in none of the 426 texts that were compiled to find steps to keep, all with jax 0.10.2; C8 is of narrow floats,
+which `ch30_fp8_gather` has."""
 
 
 def settled(name: str) -> Settlement:

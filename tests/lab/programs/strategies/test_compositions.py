@@ -68,13 +68,13 @@ def of(mesh: str, *parts: Strategy, **sizes) -> Composition:
 
 EVERY_DAY = (
     of("expert=2,context=2,tensor=2", EXPERT_PARALLEL, RING, SEQUENCE_PARALLEL, **EXPERTS),
-    of(
-        "data=2,pipe=2,expert=2", sharded(1, REPLICAS), EXPERT_PARALLEL, **EXPERTS, router="sigmoid_bias", **DEEPSEEK_V3
-    ),
     of("pipe=2,context=2,tensor=2", RING, TENSOR_PARALLEL, schedule="gpipe"),
     of("fsdp=2,data=2,tensor=2", ZERO3, ZERO2, TENSOR_PARALLEL),
 )
 LONG = (
+    of(
+        "data=2,pipe=2,expert=2", sharded(1, REPLICAS), EXPERT_PARALLEL, **EXPERTS, router="sigmoid_bias", **DEEPSEEK_V3
+    ),
     of("pipe=2,fsdp=2,tensor=2", ZERO3, SEQUENCE_PARALLEL, **LATENT, activation="relu2", schedule="zb_h1"),
     of("pipe=2,context=2,tensor=2", RING, TENSOR_PARALLEL, **LATENT, activation="gelu", schedule="gpipe"),
     of("pipe=2,fsdp=2,tensor=2", ZERO3, SEQUENCE_PARALLEL, mtp=1, tied=True, remat="full", schedule="zb_h2"),
