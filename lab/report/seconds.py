@@ -106,6 +106,9 @@ def notes(found: Prediction) -> list[str]:
         lines.append(
             f"note: no rate covers {', '.join(part.by for part in found.missing)}: its traffic counts, at least"
         )
+    if others := found.transfers[LARGEST:]:
+        waited = seconds_text(sum(row.exposed for row in others))
+        lines.append(f"note: {count(len(others), 'more transfer')}, waited for {waited} in all; --json has them")
     return lines
 
 

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 import lab
 from lab.core.codec import from_json, to_json
+from lab.core.units import seconds_text
 from lab.diagnosis.program import Program
 from lab.hlo.kernels import Choice, Collective, Copy, Does, Kernel, Loop
 from lab.hlo.multiplied import Product
@@ -175,6 +176,16 @@ def test_settings_are_in_order_where_the_prediction_has_the_same_sign_and_close_
 
     rows = [row("a", "x", 3e-3, 2e-3), row("a", "y", 1e-3, 3e-3), row("a", "z", 1.05e-3, 1e-3), row("b", "x", 1.0, 1.0)]
     assert order(rows) == Order(pairs=3, right=1, pairs_apart=2, right_apart=1)
+
+
+def test_transfers_that_are_not_listed_are_counted():
+    found = predicted("fsdp.gpu")
+    (one, *_), few = found.transfers, prediction_text(found)
+    many = replace(found, transfers=(one,) * 12)
+    assert "more transfer" not in few
+    assert f"note: 2 more transfers, waited for {seconds_text(2 * one.exposed)} in all; --json has them" in (
+        prediction_text(many)
+    )
 
 
 def test_records_that_ship_are_read_whole_and_none_is_there_twice():
