@@ -192,10 +192,8 @@ G16 = CompilerNote(
     remedy="one scale a tensor: jnp.dot of float8 values, and the scales after it",
 )
 
-# In the order in which they act.
-BEHAVIOURS = (G6, G9, G13)
-G16 = CompilerNote(
-    id="G16",
+G17 = CompilerNote(
+    id="G17",
     platform=Platform.GPU,
     certainty=Certainty.OBSERVED,
     effect="a transfer whose result a loop does not need starts after the loop, if that has transfers too: the loop "
@@ -203,6 +201,9 @@ G16 = CompilerNote(
     when="a transfer beside a loop with transfers of its own; beside a loop without any it starts before",
     remedy="XLA_FLAGS=--xla_gpu_experimental_parallel_collective_overlap_limit=2",
 )
+
+# In the order in which they act.
+BEHAVIOURS = (G6, G9, G13)
 
 NOTES = (
     G1,
@@ -217,4 +218,5 @@ NOTES = (
     G14,
     G15,
     G16,
+    G17,
 )
