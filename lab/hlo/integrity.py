@@ -33,6 +33,8 @@ _OF_OPERANDS = frozenset("fusion fusion-start call call-start async-start while"
 _OF_RESULT = frozenset("fusion call".split())
 """They give what their computation gives."""
 _DEEPEST = 100
+_WITH_DIMENSIONS = frozenset({"broadcast", "transpose"})
+"""Without which a product that is written out could not be told."""
 _LOOKED_AT = frozenset({"parameter", "get-tuple-element", *_CALLS})
 _OF_LITERALS = ("constant", "parameter")
 _ENDINGS = frozenset({")", "),"})
@@ -137,6 +139,9 @@ def _check_instructions(
             i = lines[number]
             operands = len(i.operands) if "[" in listed or "(" in listed else _number_of(listed)
             depth = max(depth, 1 + _check_calls(i, _CALLS[opcode], operands, above, bare, found))
+    for number in lines.numbers(_WITH_DIMENSIONS):
+        if ", dimensions={" not in lines.rests[number]:
+            found.add("an operation has no dimensions", f"{lines.opcodes[number]} {lines.names[number]}")
     if not _are_plain(lines):
         _check_each(computation, found)
     if "" in lines.names:
