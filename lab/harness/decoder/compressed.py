@@ -53,7 +53,7 @@ class CompressedShape(DecoderShape):
         return _strategy(self.method, self.rank, self.share)
 
     def choosing(self, **choices: Any) -> Self:
-        """Raises UsageError for a method whose step is that of no other, however much it sends."""
+        """Raises UsageError for a method that always rounds, so that its step equals no other."""
         chosen = super().choosing(**choices)
         if chosen.method not in LOSSLESS_IN_FULL:
             raise UsageError(f"numbers are not compared: {chosen.method} rounds all that it sends")

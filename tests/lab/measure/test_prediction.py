@@ -19,6 +19,8 @@ from lab.hlo.multiplied import Product
 from lab.hlo.read import read
 from lab.measure.accuracy import Order, Record, Row, accuracy, order, record_of, records
 from lab.measure.prediction import Prediction, PredictionJson, of_schedule
+from lab.measure.rates.links import Links
+from lab.measure.rates.prices import Prices
 from lab.measure.rates.table import Basis, Passes, rates_of
 from lab.measure.schedule import Schedule, schedule_from
 from lab.meshes.axes import Axes
@@ -176,6 +178,28 @@ def test_settings_are_in_order_where_the_prediction_has_the_same_sign_and_close_
 
     rows = [row("a", "x", 3e-3, 2e-3), row("a", "y", 1e-3, 3e-3), row("a", "z", 1.05e-3, 1e-3), row("b", "x", 1.0, 1.0)]
     assert order(rows) == Order(pairs=3, right=1, pairs_apart=2, right_apart=1)
+
+
+def test_collectives_are_kernels_on_gpus_alone():
+    found = {chip: schedule_of("fsdp.gpu").prices(rates_of(chip)).between_kernels for chip in ("h100", "h200", "v5p")}
+    assert found == {"h100": True, "h200": True, "v5p": False}
+
+
+def test_a_pass_takes_what_its_elements_take_where_these_are_narrow_and_its_bytes_where_they_are_wide():
+    h200 = rates_of("h200")
+    rate, prices = h200.elements, Prices(h200, Links(h200, {}))
+    assert rate is not None
+    narrow, wide = (Kernel("k", width << 27, 0, elements=1 << 27) for width in (4, 16))
+    assert prices.kernel(narrow).seconds == pytest.approx(rate.alpha_s + 2**27 / rate.per_s)
+    assert prices.kernel(wide).seconds == h200.memory.curve.seconds(16 << 27)
+    assert prices.kernel(replace(narrow, elements=0)).seconds == h200.memory.curve.seconds(4 << 27)
+
+
+def test_a_program_that_was_timed_briefly_is_predicted_at_the_first_clock():
+    record = next(one for one in records() if one.name == "mlp_bf16")
+    brief, lasting = (replace(record, is_brief=is_brief).predicted().time for is_brief in (True, False))
+    assert record.is_brief and brief.memory == lasting.memory
+    assert 1 < lasting.products / brief.products <= rates_of("h200").heated
 
 
 def test_transfers_that_are_not_listed_are_counted():

@@ -309,6 +309,24 @@ class Flat:
     copy, slowed = kernel, lambda self, kernel: 0.0
 
 
+class AtOnce(Flat):
+    """Of a chip whose collectives are no kernels."""
+
+    between_kernels = False
+
+
+def test_a_collective_that_is_no_kernel_begins_where_it_is_started_and_one_that_is_after_the_next_kernel():
+    """A sum of 256 wire bytes, started before a kernel of a second and awaited after it."""
+    text = program(
+        f"%s = f32[64]{{0}} all-reduce-start(%x), {SUM}",
+        "%k = f32[125]{0} copy(%y)",
+        "ROOT %d = f32[64]{0} all-reduce-done(%s)",
+    )
+    (wire,) = (float(transfer.wire_bytes) for transfer in ledger(text).transfers)
+    times = [seconds_of(steps(text), ledger(text), rates).time for rates in (Flat(), AtOnce())]
+    assert [(time.total, time.exposed) for time in times] == [(1 + wire, wire), (wire, wire - 1)]
+
+
 STEADY = """%condition (p: (s32[], f32[64], f32[125])) -> pred[] {
   %p = (s32[], f32[64]{0}, f32[125]{0}) parameter(0)
   %i = s32[] get-tuple-element(%p), index=0
