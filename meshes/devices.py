@@ -20,7 +20,7 @@ from lab.meshes.platforms import Platform
 from lab.meshes.targets import Target, check_size, slice_axis
 
 _TPU_HOST = 4
-"""Chips of a host that the plugin takes to be full, unless its flags name fewer."""
+"""Chips of a host that the plugin takes to be full, unless its options name fewer."""
 
 
 def start(targets: Collection[Target]) -> None:
