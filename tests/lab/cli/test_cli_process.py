@@ -68,16 +68,20 @@ class Terminal:
             command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment | {"TERM": term}
         )
         os.close(theirs)
-        self.shown = ""
+        self.read = b""
+
+    @property
+    def shown(self):
+        # Whole: a read may end inside a character.
+        return self.read.decode(errors="replace")
 
     def read_until(self, text=None):
         """Until this is shown, or the process has ended."""
         while text is None or text not in self.shown:
             try:
-                read = os.read(self.ours, 65536).decode(errors="replace")
+                self.read += os.read(self.ours, 65536)
             except OSError:  # The process has ended.
                 break
-            self.shown += read
         return self.shown
 
 
