@@ -312,12 +312,12 @@ def _read(
     )
 
 
-def _narrow(traced: Any, op_name: str) -> NarrowValue | None:
+def _narrow(traced: Any, op_name: str, elements: int) -> NarrowValue | None:
     if traced is None:
         return None
     from lab.compile.narrow_sends import narrow_in
 
-    return narrow_in(traced.jaxpr, op_name)
+    return narrow_in(traced.jaxpr, op_name, elements)
 
 
 def _changes(compiled: _Compiled, axes: Axes | None) -> tuple[Change, ...]:

@@ -22,20 +22,34 @@ _SUMS = ("psum", "psum_invariant", "reduce_scatter")
 _AS_IT_IS = ("optimization_barrier", "copy", "pvary", "pcast")
 
 
-def narrow_in(jaxpr: Any, op_name: str) -> NarrowValue | None:
+def narrow_in(jaxpr: Any, op_name: str, elements: int) -> NarrowValue | None:
     """What a transfer of this name moves by the traced program, where that is of 8 bits, or made of such a value by
     casts and scales alone: compilers drop a float that is rounded and widened again, so that their text need not
-    tell."""
-    for found in equations.named(jaxpr, op_name):
-        at = found if found.primitive in WRITTEN else equations.constraint_at(found)
-        if at is None or not at.equation.invars or isinstance(at.equation.invars[0], Literal):
-            continue
-        moved = at.equation.invars[0].aval.dtype
-        if _is_narrow(moved):
-            return NarrowValue(_xla_name(moved), is_cast_before=True)
-        with suppress(NotApplicable):
-            return _narrow_value(at)
-    return None
+    tell.
+
+    Args:
+      elements: of its result on a device, by which it is known among several of one name; None of these may move
+        anything else then.
+    """
+    at = [
+        found if found.primitive in WRITTEN else equations.constraint_at(found)
+        for found in equations.named(jaxpr, op_name)
+    ]
+    alike = [each for each in at if each and each.equation.outvars[0].aval.size == elements]
+    found = {_moved_by(each) for each in alike or at}
+    return found.pop() if len(found) == 1 else None
+
+
+def _moved_by(at: Equation | None) -> NarrowValue | None:
+    if at is None or len(at.equation.invars) != 1 or isinstance(at.equation.invars[0], Literal):
+        return None
+    moved = at.equation.invars[0].aval.dtype
+    if _is_narrow(moved):
+        return NarrowValue(_xla_name(moved), is_cast_before=True)
+    try:
+        return _narrow_value(at)
+    except NotApplicable:
+        return None
 
 
 def _narrow_value(at: Equation) -> NarrowValue:

@@ -27,6 +27,7 @@ from lab.diagnosis.specs import Dims, most_alike
 
 _OVER_MATRICES = frozenset({"cholesky", "eigh", "eig", "qr", "geqrf", "svd", "lu", "schur"})
 _ALONG = {"sort": "dimension", **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), "axis")}
+_LAYOUT = frozenset(("reshape", "transpose", "squeeze", "expand_dims", "broadcast_in_dim", "copy", "pvary", "pcast"))
 LARGE = 1 << 18
 """Smaller constants are masks and tables of positions."""
 
@@ -485,7 +486,28 @@ def _cast_before(program: _Program, change: changes.CastBefore) -> None:
         narrow = equations.bound(eqn, [x.astype(DTYPES[change.dtype][0]) for x in operands])
         return [x.astype(v.aval.dtype) for x, v in zip(narrow, eqn.outvars, strict=True)]
 
-    program.edit(program.found(change.equation), edit)
+    at = program.found(change.equation)
+    # Others of its name may be needed as wide as they are.
+    program.edit(at if len(at) == 1 else _cast_alone(at, change.dtype), edit)
+
+
+def _cast_alone(at: Sequence[Equation], dtype: str) -> list[Equation]:
+    """Of several equations of one name, those whose result is laid out anew and cast to this dtype, and no more."""
+    found = [each for each in at if _is_cast_alone(each, DTYPES[dtype][0])]
+    if not found:
+        raise NotApplicable(f"several operations have its name, and the traced program casts none of them to {dtype}")
+    return found
+
+
+def _is_cast_alone(at: Equation, dtype: str) -> bool:
+    held = set(map(id, at.equation.outvars))
+    for eqn in at.inside.eqns:
+        if any(id(v) in held for v in eqn.invars):
+            if eqn.primitive.name in _LAYOUT:
+                held |= set(map(id, eqn.outvars))
+            elif eqn.primitive.name != "convert_element_type" or eqn.params["new_dtype"] != dtype:
+                return False
+    return not any(id(v) in held for v in at.inside.outvars)
 
 
 def _send_narrow(program: _Program, change: changes.SendNarrow) -> None:
@@ -494,9 +516,17 @@ def _send_narrow(program: _Program, change: changes.SendNarrow) -> None:
     at = [each for each in found if each.primitive in WRITTEN]
     if not found and len(alone := [*constraints_of_narrow(jaxpr)]) == 1:  # Under a name of the compiler's own.
         at = alone
-    for each in at or _constraints(program, change.equation):
-        for equation, edit in sent_narrow(each):
+    at, refusals = at or _constraints(program, change.equation), []
+    for each in at:
+        try:
+            edits = [*sent_narrow(each)]
+        except NotApplicable as why:
+            refusals.append(why)  # Of several of its name some may be wide.
+            continue
+        for equation, edit in edits:
             program.edit([equation], edit)
+    if len(refusals) == len(at):
+        raise refusals[0]
 
 
 def _keep_large_side(program: _Program, change: changes.KeepLargeSide) -> None:

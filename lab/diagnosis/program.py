@@ -224,8 +224,8 @@ class Program:
       is_tried_elsewhere: changed, it is better compiled in another process.
       seconds: that it took to compile and to read.
       is_of_several: several processes compile it, and what one tries all must: XLA's compilers wait for one another.
-      narrow: gives, of the name of a transfer, the value of 8 bits that it moves by the traced program, or that what it
-        moves was made of; None where there is none, or the program was not traced.
+      narrow: gives, of the name of a transfer and the elements of its result, the value of 8 bits that it moves by the
+        traced program, or that what it moves was made of; None where there is none, or the program does not tell.
     """
 
     ledger: Ledger
@@ -244,7 +244,7 @@ class Program:
     is_tried_elsewhere: bool = False
     seconds: float = 0.0
     is_of_several: bool = False
-    narrow: Callable[[str], NarrowValue | None] = lambda _: None
+    narrow: Callable[[str, int], NarrowValue | None] = lambda _name, _elements: None
 
     @property
     def module(self) -> Module:

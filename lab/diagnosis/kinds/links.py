@@ -333,7 +333,8 @@ def _narrowed_to(program: Program, site: Site) -> str | None:
     through = frozenset[str]() if site.is_written else frozenset(SCALES)
     found = {_first_narrow(program.flow, use, wide) for use in program.uses(site, through)}
     narrow = found.pop() if len(found) == 1 else None
-    traced = program.narrow(site.op_name) if narrow is None and not program.may_be_cpus and wide > 8 else None
+    is_asked = narrow is None and not program.may_be_cpus and wide > 8
+    traced = program.narrow(site.op_name, site.result.elements) if is_asked else None
     if traced is not None and traced.is_cast_before:
         # Of a float that is rounded and widened again the compiled text need not tell.
         return traced.dtype

@@ -69,7 +69,7 @@ def narrow_source(program: Program, site: Site) -> NarrowValue | None:
     is_wide = bits(site.transfer.dtype) > 8 and site.kind in (*_MOVES, *_SUMS)
     if program.may_be_cpus or operand is None or not is_wide:
         return None
-    if traced := program.narrow(site.op_name):
+    if traced := program.narrow(site.op_name, site.result.elements):
         return None if traced.is_cast_before else traced
     for _ in range(_FARTHEST):
         way = list(program.flow.back(*operand, through=_PARTS))

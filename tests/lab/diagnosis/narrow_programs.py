@@ -1,6 +1,7 @@
 """Programs that mean to send 8 bits, of which the wire carries 16 or 32; and some that lose nothing."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -231,6 +232,20 @@ def int8_added_to(mesh: Mesh) -> Program:
         return jax.lax.all_gather(q.astype(BF16) + x, "fsdp", tiled=True)
 
     return on_ranks(mesh, gathered, (ROWS, ROWS)), (given(mesh, 1024, 1024, dtype=jnp.int8), given(mesh, 1024, 1024))
+
+
+def gathered_under_one_name(mesh: Mesh) -> Program:
+    """Float8, its scales, what is cast to float8 too late, and float32 that is needed as it is."""
+
+    def gathered(w, late, wide):
+        whole = partial(jax.lax.all_gather, axis_name="fsdp", tiled=True)
+        w_RBC = w.reshape(w.shape[0], -1, 8)
+        scale = jnp.max(jnp.abs(w_RBC), -1, keepdims=True) / 448
+        values = whole((w_RBC / scale).astype(F8)).astype(F32) * whole(scale)
+        return values, whole(late).T.astype(F8), whole(wide)
+
+    sizes = (1024, 1024), (512, 1024), (512, 512)
+    return on_ranks(mesh, gathered, (ROWS,) * 3, (P(),) * 3), tuple(given(mesh, *each, dtype=F32) for each in sizes)
 
 
 LOSING_NOTHING = (weight_pinned_narrow, weight_used_in_two_types, sum_of_float32, int8_added_to)

@@ -1,5 +1,6 @@
 """Programs whose 8 bits are lost on the way: each is named, and what regains them was compiled."""
 
+import re
 from fractions import Fraction
 
 import jax
@@ -8,8 +9,10 @@ import pytest
 
 from lab import diagnosis
 from lab.compile import inspection, remedies
+from lab.compile.narrow_sends import narrow_in
 from lab.diagnosis.finding import Finding
-from lab.diagnosis.remedy import CastBefore, SendNarrow
+from lab.diagnosis.program import NarrowValue
+from lab.diagnosis.remedy import CastBefore, NotApplicable, SendNarrow
 from lab.hlo.shapes import bits
 from lab.meshes.targets import parse_target
 from tests.cases.compiling import ahead_of_time_gpu, ahead_of_time_tpu, cpu, mesh_on
@@ -21,6 +24,7 @@ pytestmark = pytest.mark.compiles
 
 KINDS = {"narrowed_after", "dequantised_before"}
 GPU, TPU = "gpu:h100:1x8", "tpu:v5e:2x4"
+GATHERS = "jit(gathered)/shard_map/all_gather"
 KEPT_BY_GPUS = {
     "weight_cast_to_f8",
     "weight_cast_to_int8",
@@ -120,3 +124,36 @@ def test_the_changed_program_gives_what_the_program_gives(name, change):
         np.asarray(jax.tree.leaves(program.compile()(*values))[0], np.float32) for program in (traced.lower(), lowered)
     )
     np.testing.assert_allclose(changed, expected, rtol=0.02, atol=0.02 * np.abs(expected).max())
+
+
+def test_of_transfers_of_one_name_each_is_told_by_its_size_and_those_of_one_size_move_the_same_or_are_not_told():
+    function, args = narrow_programs.gathered_under_one_name(cpu(fsdp=8))
+    jaxpr = jax.jit(function).trace(*args).jaxpr
+    values, scales, late, wide = (narrow_in(jaxpr, GATHERS, n << 10) for n in (1024, 128, 512, 256))
+    assert values == NarrowValue("f8e4m3fn", is_cast_before=True) and (scales, late, wide) == (None, None, None)
+    same = jax.jit(function).trace(args[0], args[1], jax.ShapeDtypeStruct((8192, 16), np.float32)).jaxpr
+    assert narrow_in(same, GATHERS, 128 << 10) is None
+
+
+def test_a_cast_before_one_of_several_gathers_of_a_name_leaves_the_others_in_float32():
+    mesh = cpu(fsdp=8)
+    function, args = narrow_programs.gathered_under_one_name(mesh)
+    lowered, _, _ = remedies.changed(jax.jit(function).trace(*args), mesh, (CastBefore(GATHERS, "f8e4m3fn"),))
+    gathers = re.findall(r"all_gather.*-> tensor<(\S+)>", lowered.as_text())
+    assert gathers == ["1024x128x8xf8E4M3FN", "1024x128x1xf32", "512x1024xf8E4M3FN", "512x512xf32"]
+    with pytest.raises(NotApplicable, match="several operations have its name"):
+        remedies.changed(jax.jit(function).trace(*args), mesh, (CastBefore(GATHERS, "bf16"),))
+
+
+def test_what_is_not_narrow_stays_as_it_is_where_another_sum_of_its_name_is_sent_narrow():
+    mesh = cpu(fsdp=8)
+
+    def f(q, x):
+        return tuple(jax.lax.psum_scatter(y, "fsdp", tiled=True) for y in (q.astype(np.float32) * 0.5, x))
+
+    spec = jax.sharding.PartitionSpec("fsdp")
+    args = tuple(jax.ShapeDtypeStruct((8192, 8), dtype) for dtype in (np.int8, np.float32))
+    traced = jax.jit(jax.shard_map(f, mesh=mesh, in_specs=spec, out_specs=spec)).trace(*args)
+    lowered, _, _ = remedies.changed(traced, mesh, (SendNarrow("jit(f)/shard_map/reduce_scatter"),))
+    text = lowered.as_text()
+    assert (text.count("all_to_all"), text.count("reduce_scatter")) == (1, 1)
