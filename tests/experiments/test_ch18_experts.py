@@ -30,6 +30,7 @@ from lab.programs.memory.state import static_bytes
 from lab.programs.models import dropless, routers
 from lab.settle import Verdict
 from tests.experiments.part_claims import claims, flipped, ideal, more, on_8_devices
+from tests.long_tests import long_but
 
 TWO_HOSTS, EIGHT = Axes.of({"data": 2, "expert": 8}), Axes.of({"expert": 8})
 DISPUTED = {
@@ -195,7 +196,9 @@ QUESTIONS = [
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize(("module", "settings", "items"), QUESTIONS, ids=["whom", "gradients", "many small experts"])
+@pytest.mark.parametrize(
+    ("module", "settings", "items"), long_but(QUESTIONS[:2], QUESTIONS), ids=["whom", "gradients", "many small experts"]
+)
 def test_routers_confirm_all_but_what_is_disputed(module, settings, items):
     found = answer(module.EXPERIMENT, settings)
     assert found.is_fine and [c.disputed for c in found.claims if c.verdict == "refuted"] == items

@@ -9,14 +9,14 @@ from tests.long_tests import long
 pytestmark = pytest.mark.compiles
 
 PAIRS = (
-    ("fsdp=8", "fsdp=2,tensor=4"),
     ("fsdp=8", "fsdp=6"),
-    ("fsdp=2,tensor=4", "fsdp=6"),
     ("pipe=2,fsdp=2,tensor=2", "pipe=4"),
-    ("pipe=4", "pipe=2,fsdp=2,tensor=2"),
     ("fsdp=2,expert=4", "expert=6"),
 )
 MORE = (
+    ("fsdp=8", "fsdp=2,tensor=4"),
+    ("fsdp=2,tensor=4", "fsdp=6"),
+    ("pipe=4", "pipe=2,fsdp=2,tensor=2"),
     ("fsdp=8", "fsdp=3,tensor=2"),
     ("fsdp=8", "fsdp=4"),
     ("fsdp=8", "data=2,tensor=2"),

@@ -21,8 +21,8 @@ QWEN3, NEMOTRON4 = {"normed_heads": True}, {"activation": "relu2"}
 RUNS: list[Any] = [
     ("ch24_fsdp_tensor_parallel", "explicit", QWEN3 | NEMOTRON4),
     ("ch18_fsdp_experts", "explicit", DENSE_FIRST),
-    ("ch24_fsdp_tensor_parallel", "explicit", LATENT),
-    ("ch17_sequence_parallel", "explicit", MTP),
+    pytest.param("ch24_fsdp_tensor_parallel", "explicit", LATENT, marks=long),
+    pytest.param("ch17_sequence_parallel", "explicit", MTP, marks=long),
     pytest.param("ch20_zero3", "declared", MTP, marks=long),
     pytest.param("ch18_fsdp_experts", "explicit", DENSE_FIRST | MTP, marks=long),
     pytest.param("ch17_sequence_parallel", "declared", LATENT, marks=long),

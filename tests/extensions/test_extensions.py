@@ -32,7 +32,7 @@ KIND = """    Kind(
 SOURCE = 'nvidia-gh200 = "NVIDIA GH200 data sheet, 96 GB column, sparse rates halved: https://www.nvidia.com/en-us/data-center/grace-hopper-superchip/"'
 
 
-def test_a_strategy_and_its_experiment_settle_in_every_style(tmp_path):
+def test_a_strategy_and_its_experiment_settle(tmp_path):
     copy = copied(tmp_path, "strategy")
     settles = f"({NUMBERS_AND_LEDGER} and ch20_sharded_tables) or no_arrow or no_string"
     suite_passes(copy, "tests/experiments/test_settlement.py", "tests/test_rooms.py", "-k", settles)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.long_tests import long
+from tests.long_tests import long_but
 from tests.mutants.__main__ import drawn
 from tests.mutants.judge import GROUPS, Outcome, equivalents, group_of, judge, judges_of, key
 from tests.mutants.mutation import mutated, mutations
@@ -133,9 +133,7 @@ SAMPLE = {
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize(
-    "group", [pytest.param(group, marks=() if group in ("rules", "FLOPs and time") else long) for group in GROUPS]
-)
+@pytest.mark.parametrize("group", long_but(["rules"], GROUPS))
 def test_a_change_to_each_part_of_a_verdict_is_seen(group):
     module, *place = SAMPLE[group]
     (change,) = [m for m in mutations(module, modules()[module]) if [m.function, m.before] == place]

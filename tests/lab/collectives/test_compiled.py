@@ -57,7 +57,7 @@ def test_a_slice_of_tpus_sends_what_every_algorithm_states_but_reduces_all_to_sc
 
 
 @tpu
-@pytest.mark.parametrize(("target", "ranks"), [("tpu:v5p:2x2x1", 2), ("tpu:v5p:2x2x3", 3)])
+@pytest.mark.parametrize(("target", "ranks"), [pytest.param("tpu:v5p:2x2x1", 2, marks=long), ("tpu:v5p:2x2x3", 3)])
 def test_tpus_do_so_over_one_axis_of_two_of(target, ranks):
     """A slice is a multiple of the 2 x 2 chips of a host, so these numbers can be had as one axis of a mesh alone."""
     swept = cases(Axes(("tensor",), (ranks,)))

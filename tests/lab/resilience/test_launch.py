@@ -148,6 +148,7 @@ def found(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("found ")]
 
 
+@long
 def test_a_program_of_two_processes_diagnoses_itself_in_both_as_in_one(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     program = [sys.executable, "program.py"]

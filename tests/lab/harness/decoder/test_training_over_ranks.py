@@ -16,6 +16,7 @@ from lab.harness.experiment import as_they_come
 from lab.meshes.targets import parse_target
 from lab.programs.strategies.update import is_weight
 from lab.settle import Verdict
+from tests.long_tests import long
 
 pytestmark = pytest.mark.compiles
 
@@ -74,12 +75,14 @@ def test_sequences_on_two_ranks_train_as_on_one_and_tokens_that_do_not_come_in_z
     assert {tuple(curve.mesh.items()) for curve in found.curves} == {(("data", 1), ("context", 2))}
 
 
+@long
 def test_experts_on_ranks_drop_what_one_device_drops_and_slots_for_all_drop_less():
     (experts,) = named(EXPERTS, "experts")
     without_drops = replace(experts, sized=lambda shape: replace(shape, capacity_factor=shape.experts / shape.top_k))
     trained(EXPERTS, "cpu:8", named(EXPERTS, "experts over two levels"), without_drops)
 
 
+@long
 def test_experts_without_slots_train_as_on_one_device():
     found = trained(DROPLESS, "cpu:2", named(DROPLESS, "no slots"))
     assert "layers/mlp/visit" in {term.predicted.scope for term in found.curves[0].settlement.terms}

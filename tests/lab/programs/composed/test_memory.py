@@ -90,7 +90,7 @@ CASES = {
         replace(MODEL, batch=16, length=4096),
     ),
 }
-EVERYDAY = ("uneven chunks", "fsdp x pipe")
+EVERYDAY = ("fsdp x pipe",)
 
 
 @pytest.mark.compiles

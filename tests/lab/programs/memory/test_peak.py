@@ -62,13 +62,13 @@ LAYOUTS = {
 CASES = [
     # Typed data parallelism is planned to a thousandth below.
     pytest.param("data", "explicit", "full", marks=long),
-    ("zero1", "explicit", "full"),
+    pytest.param("zero1", "explicit", "full", marks=long),
     ("zero3", "declared", "none"),
     ("data x sequence", "explicit", "full"),
     ("fsdp x tensor", "explicit", "none"),
     pytest.param("data x ring", "explicit", "full", marks=long),
     ("data x zigzag", "explicit", "none"),
-    ("data x gathered", "explicit", "none"),
+    pytest.param("data x gathered", "explicit", "none", marks=long),
     ("data x expert", "explicit", "full"),
 ]
 

@@ -31,6 +31,7 @@ from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
 from lab.programs.strategies.zero1 import ZERO2
 from lab.programs.strategies.zero3 import ZERO3
 from lab.settle import Context, Verdict, settle
+from tests.long_tests import long_but
 
 SHAPE = PipelineShape(
     layers=4,
@@ -68,7 +69,7 @@ def loss_and_gradients(tied: bool):
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize("schedule", CASES)
+@pytest.mark.parametrize("schedule", long_but(("interleaved", "zb_h1", "zb_h2"), CASES))
 def test_loss_and_gradients_are_those_of_one_device_and_each_stage_does_its_jobs(schedule):
     strategy, mesh, sizes = CASES[schedule]
     shape, axes = replace(SHAPE, schedule=schedule, **sizes), Axes.parse(mesh)

@@ -69,9 +69,9 @@ def of(mesh: str, *parts: Strategy, **sizes) -> Composition:
 EVERY_DAY = (
     of("expert=2,context=2,tensor=2", EXPERT_PARALLEL, RING, SEQUENCE_PARALLEL, **EXPERTS),
     of("pipe=2,context=2,tensor=2", RING, TENSOR_PARALLEL, schedule="gpipe"),
-    of("fsdp=2,data=2,tensor=2", ZERO3, ZERO2, TENSOR_PARALLEL),
 )
 LONG = (
+    of("fsdp=2,data=2,tensor=2", ZERO3, ZERO2, TENSOR_PARALLEL),
     of(
         "data=2,pipe=2,expert=2", sharded(1, REPLICAS), EXPERT_PARALLEL, **EXPERTS, router="sigmoid_bias", **DEEPSEEK_V3
     ),

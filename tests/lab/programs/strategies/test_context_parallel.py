@@ -30,6 +30,7 @@ from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
 from lab.programs.strategies.zero1 import ZERO1, ZERO2
 from lab.programs.strategies.zero3 import ZERO3
 from tests.lab.programs.strategies.test_numerics import assert_equal_to_one_device
+from tests.long_tests import one_in
 
 SHAPE = DecoderShape(layers=2, batch=16, length=8, embed=24, kv_heads=4, queries=2, head_dim=6, mlp=40, vocab=72)
 MESH = Axes.of({"data": 2, "context": 4})
@@ -177,7 +178,7 @@ COMPOSED = {
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize("name", COMPOSED)
+@pytest.mark.parametrize("name", one_in(2, COMPOSED))
 def test_beside_other_strategies_loss_and_gradients_are_those_of_one_device(name):
     strategy, axes, style, order, sizes = COMPOSED[name]
     shape, axes = replace(SMALL, **sizes), Axes.parse(axes)

@@ -23,6 +23,7 @@ from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
 from lab.programs.strategies.strategy import RESIDUAL, STYLES, Strategy
 from lab.programs.strategies.zero1 import ZERO1
 from lab.settle import Verdict
+from tests.long_tests import long, one_in
 from tests.small_runs import small_run
 
 pytestmark = pytest.mark.compiles
@@ -54,7 +55,7 @@ def test_what_stands_among_the_more_styles_of_an_experiment_is_not_among_its_sty
     ]
 
 
-@pytest.mark.parametrize("name", ["ch14_data_parallel", "ch24_fsdp_tensor_parallel", *OUTSIDE_VERIFY])
+@pytest.mark.parametrize("name", one_in(2, ["ch14_data_parallel", "ch24_fsdp_tensor_parallel", *OUTSIDE_VERIFY]))
 def test_typed_steps_compute_and_send_on_8_devices_what_theory_says(name):
     result = small_run(load(name), "typed", parameters=SMALL)
     assert result.numerics.worst_relative_error <= result.numerics.tolerance
@@ -91,6 +92,7 @@ def test_a_lookup_typed_straight_into_a_split_sequence_gathers_the_table(monkeyp
     assert table in transfers(ledger(SEQUENCE, "typed", "data=2,tensor=4"))
 
 
+@long
 @on_gpus
 def test_a_typed_gradient_is_whole_before_zero1_scatters_it_and_a_declared_one_is_not():
     every_style = replace(ZERO1, styles=STYLES)
