@@ -75,6 +75,10 @@ class NarrowShape(DecoderShape):
         return reduce(or_, (change(name) for name, change in changes if name != AS_IT_IS), ZERO3)
 
     @property
+    def rounds_micro_batches(self) -> bool:
+        return (self.gradients, self.products) != (AS_IT_IS, AS_IT_IS)
+
+    @property
     def plain(self) -> DecoderShape:
         return DecoderShape(**{each.name: getattr(self, each.name) for each in fields(DecoderShape)})
 

@@ -209,7 +209,9 @@ def _why(frontier: Frontier) -> str:
         waits = [one.seconds.exposed for one in (asked, found) if one.seconds]
         if pick.variant:
             parts.append(f"waiting for communication {seconds_text(waits[0])} -> {seconds_text(waits[1])}")
-    parts.append(f"{bytes_text(found.wire_bytes)} sent a device" + _before(asked.wire_bytes, found.wire_bytes))
+    parts.append(
+        f"{found.bound}{bytes_text(found.wire_bytes)} sent a device" + _before(asked.wire_bytes, found.wire_bytes)
+    )
     if found.peak is not None:
         told = f"peak {bytes_text(found.peak)}" + _before(asked.peak, found.peak)
         if frontier.usable_bytes and found.fits:
@@ -247,7 +249,8 @@ class InterventionJson:
 class RowJson:
     """A variant: the step as it is where there are no interventions. Of one that was not compiled `refused` says why,
     and `applies` is false where there is nothing in the step that it could change; of one that compiles to what an
-    earlier variant does, `same_as` says to which. Seconds are a lower bound where `is_known` is false."""
+    earlier variant does, `same_as` says to which. Seconds are a lower bound where `is_known` is false; bytes sent are
+    one where some executions are unknown, and the most that may be sent where data decide."""
 
     interventions: tuple[InterventionJson, ...]
     refused: str | None
@@ -263,6 +266,8 @@ class RowJson:
     is_known: bool
     coverage: Mapping[Basis, float]
     seconds: SecondsJson | UnsetType = UNSET
+    lower_bound: bool | UnsetType = UNSET
+    upper_bound: bool | UnsetType = UNSET
 
 
 @dataclass(frozen=True)
@@ -306,4 +311,6 @@ def _row_json(row: Row, is_on_front: bool, is_pick: bool) -> RowJson:
         found is not None and found.is_known,
         found.coverage if found else {},
         found.seconds if found and found.seconds else UNSET,
+        True if found and found.lower_bound else UNSET,
+        True if found and found.upper_bound else UNSET,
     )

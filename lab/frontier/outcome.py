@@ -33,6 +33,7 @@ class Outcome:
       coverage: shares of the seconds that rest on each basis.
       is_known: nine tenths of the seconds, and each of the transfers, rest on some rate; else they are a lower bound.
       ledger, schedule: digests: equal where the transfers, and all that runs in its order, are.
+      lower_bound, upper_bound: of the bytes sent, as `Totals` has them.
     """
 
     wire: Mapping[str, Fraction]
@@ -44,6 +45,8 @@ class Outcome:
     is_known: bool
     ledger: str
     schedule: str
+    lower_bound: bool = False
+    upper_bound: bool = False
 
     @classmethod
     def of(cls, program: Program, by_trip: Sequence[Collection[Taken]] = ()) -> Outcome:
@@ -55,6 +58,7 @@ class Outcome:
         ledger = program.ledger
         if not ledger.is_complete:
             raise UsageError(f"its text could not be read whole: {'; '.join(ledger.notes)}")
+        sent = ledger.totals()
         try:
             time = predicted(program, by_trip)
         except UsageError:
@@ -70,11 +74,20 @@ class Outcome:
             time is not None and time.is_known,
             _digest(sorted(Counter(map(_content, ledger.transfers)).items())),
             _digest(tuple(_unnamed(steps_of(program.module), {}))),
+            sent.lower_bound,
+            sent.upper_bound,
         )
 
     @property
     def wire_bytes(self) -> Fraction:
         return sum(self.wire.values(), Fraction(0))
+
+    @property
+    def bound(self) -> str:
+        """What stands before the bytes sent."""
+        if self.upper_bound:
+            return "about " if self.lower_bound else "at most "
+        return "at least " if self.lower_bound else ""
 
     @property
     def step(self) -> float | None:

@@ -105,7 +105,9 @@ def of_parameters(parameters: Any) -> Iterator[Intervention]:
             yield Intervention(Lever.REMAT, settings=(("remat", remat),))
     for more in _MORE_MICRO_BATCHES:
         if parameters.micro_batch % more == 0:
-            yield Intervention(Lever.PARAMETER, settings=(("accumulation", str(parameters.accumulation * more)),))
+            settings = (("accumulation", str(parameters.accumulation * more)),)
+            mathematics = "values are rounded micro-batch by micro-batch" if parameters.rounds_micro_batches else ""
+            yield Intervention(Lever.PARAMETER, settings=settings, mathematics=mathematics)
     for dtype in DTYPES:
         if dtype != parameters.dtype:
             mathematics = f"activations and weights in use are {dtype}"

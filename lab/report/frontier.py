@@ -132,6 +132,10 @@ def notes(found: Frontier) -> Iterator[str]:
     idle = [name for why, name in refused if why.is_none]
     if idle:
         yield f"does not apply: {', '.join(idle)}"
+    if any(row.outcome.lower_bound for row in found.rows if row.outcome):
+        yield "note: bytes sent are lower bounds: the text does not tell how often some transfers run"
+    if any(row.outcome.upper_bound for row in found.rows if row.outcome):
+        yield "note: bytes sent are the most there may be: data decide how many a ragged exchange sends"
     if found.asked.seconds is None:
         yield "note: no seconds: the target has no chip with rates, or the text does not tell how often a loop runs"
     elif not found.asked.is_known:

@@ -420,6 +420,11 @@ class DecoderShape:
         return self.experts
 
     @property
+    def rounds_micro_batches(self) -> bool:
+        """Values are rounded to few bits micro-batch by micro-batch, so that other micro-batches give other numbers."""
+        return False
+
+    @property
     def is_dropless(self) -> bool:
         return self.dispatch != "slots"
 

@@ -3,15 +3,19 @@
 import json
 import subprocess
 import sys
+from contextlib import contextmanager
 from resource import RUSAGE_CHILDREN, getrusage
 
 import pytest
 
 from lab.compile import several_processes
 from lab.frontier import flags, step
+from lab.frontier.frontier import Refusal
+from lab.frontier.step import Step
 from lab.meshes import plugins
 from tests.lab.compilers import compilers_end
 from tests.lab.conftest import this_process
+from tests.lab.frontier.test_frontier import outcome
 from tests.long_tests import long
 
 pytestmark = pytest.mark.compiles
@@ -89,6 +93,19 @@ def test_seconds_of_a_flag_and_the_pick_stand_in_text_and_page(frontier, monkeyp
 def test_what_cannot_be_explored_is_refused_in_a_line(frontier, options, line):
     answer = frontier(*options)
     assert answer.status == 2 and line in answer.err and len(answer.err.splitlines()) == 1
+
+
+def test_where_nothing_fits_the_exit_status_is_1(lab, tmp_path, monkeypatch):
+    too_much = Step(outcome(1.0, 3000, fits=False), frozenset(), (), ())
+
+    @contextmanager
+    def no_process(ready):
+        yield lambda f, some: [too_much if each == Step.of else Refusal("refused") for each in some]
+
+    monkeypatch.setattr("lab.cli.frontier.several_processes", no_process)
+    (tmp_path / "step.py").write_text(STEP)
+    answer = lab("frontier", "step.py:build", "--mesh", "data=2", "--target", "cpu:2")
+    assert answer.status == 1 and "none fits" in answer.out
 
 
 def test_a_compiled_text_is_refused(lab, tmp_path):

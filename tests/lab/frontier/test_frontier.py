@@ -5,6 +5,8 @@ from fractions import Fraction
 
 import pytest
 
+from lab.core.codec import to_json
+from lab.core.known import known
 from lab.diagnosis.remedy import CompilerOption
 from lab.frontier.frontier import Frontier, Refusal, explored
 from lab.frontier.intervention import Intervention, Lever
@@ -151,3 +153,34 @@ def test_a_variant_that_does_not_compile_is_a_row_with_the_reason():
 def test_seconds_that_rates_do_not_cover_are_called_a_lower_bound(is_known, told):
     found = frontier(replace(outcome(1.0, 900), is_known=is_known))
     assert (told in frontier_text(found)) and ("lower bound" in frontier_text(found)) == (not is_known)
+
+
+@pytest.mark.parametrize(
+    "bounds, told",
+    [
+        ({"lower_bound": True}, "at least 100 B sent a device"),
+        ({"upper_bound": True}, "at most 100 B sent a device"),
+        ({"lower_bound": True, "upper_bound": True}, "about 100 B sent a device"),
+    ],
+)
+def test_bytes_that_are_bounds_are_called_so(bounds, told):
+    found = frontier(replace(outcome(1.0, 900), **bounds), (flag("a"), outcome(2.0, 950)))
+    assert told in found.why() and frontier_text(found).count("note: bytes sent are") == len(bounds)
+    asked, other = to_json(found)["rows"]
+    assert {name for name in asked if name.endswith("_bound")} == set(bounds) and not set(bounds) & set(other)
+
+
+def test_bytes_and_waits_of_a_pick_stand_before_those_of_the_step_as_it_is():
+    def waits(one: Outcome, seconds: float) -> Outcome:
+        return replace(one, seconds=replace(known(one.seconds), exposed=seconds))
+
+    found = frontier(waits(outcome(10.0, 900), 3.0), (flag("a"), waits(outcome(8.0, 900, sent=70), 1.0)))
+    assert "waiting for communication 3 s -> 1 s; 70 B sent a device (100 B as it is)" in found.why()
+
+
+def test_what_differs_in_memory_alone_is_not_the_same_and_is_on_the_front_once():
+    asked = outcome(10.0, 900, mark="same")
+    less = outcome(10.0, 700, mark="same")
+    found = frontier(asked, (flag("a"), less), (flag("b"), less))
+    assert [row.same_as for row in found.rows[1:3]] == [None, (flag("a"),)]
+    assert [names(row) for row in found.front] == ["a"]
