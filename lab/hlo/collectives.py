@@ -30,7 +30,7 @@ from lab.hlo.masked import MAY_BE_PADDED, is_zero_padded_shard
 from lab.hlo.names import phase, scope, within
 from lab.hlo.origins import Origins
 from lab.hlo.packing import PACKS, filled_from_bytes, pieces
-from lab.hlo.part_names import joined_names, operand_makers, operand_names, producers
+from lab.hlo.part_names import joined_names, names_of_sums, operand_makers, operand_names, producers
 from lab.hlo.placement import MEGASCALE_TARGET, Placement
 from lab.hlo.promoted import are_widened
 from lab.hlo.shapes import Shape, arrays, shapes_of
@@ -271,7 +271,8 @@ class Reader:
 
     def _named_parts(self, parts: tuple[Part, ...], visit: Visit) -> tuple[Part, ...]:
         """Each with what the text tells of it: its own of the joined names, which stand in the order of the operands;
-        where some are left out, the one that what makes it has; where none are joined, the nearest name of that."""
+        where some are left out, the one that what makes it has; where none are joined, that by which it is taken out of
+        the result, or the nearest name of what makes it."""
         if len(parts) == 1 or not self.has_metadata:
             return parts
         own = visit.instruction.op_name
@@ -281,13 +282,19 @@ class Reader:
         phases = {at for _, at in joined}
         unknown = "", phases.pop() if len(phases) == 1 else None
         made = operand_names(self.module, visit.instruction, visit.computation)
-        if len(made) != len(parts) or (own and not joined and not scope(own)):
-            return tuple(replace(part, phase=unknown[1]) for part in parts)
-        places = [self._place(name, visit) if name and scope(name) else unknown for name in made]
+        places = [unknown for _ in parts]
+        if len(made) == len(parts) and not (own and not joined and not scope(own)):
+            places = [self._place(name, visit) if name and scope(name) else unknown for name in made]
         if joined:
             places = [place if place in joined else unknown for place in places]
         # Two operands of one name: one of them, or both, were made by an operation that is named after another.
         places = [place if places.count(place) == 1 else unknown for place in places]
+        sums = [] if joined else names_of_sums(self.module, visit.instruction, visit.computation)
+        if len(sums) == len(parts):
+            places = [
+                self._place(name, visit) if name and scope(name) else place
+                for name, place in zip(sums, places, strict=True)
+            ]
         return tuple(replace(part, scope=where, phase=at) for part, (where, at) in zip(parts, places, strict=True))
 
     def _located_parts(self, parts: tuple[Part, ...], visit: Visit, origins: Origins) -> tuple[Part, ...]:

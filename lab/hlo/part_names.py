@@ -1,8 +1,10 @@
 """What a combined transfer tells of each of its operands: XLA joins the names of what it combines
-(`prefix/(a:b:c)`), keeps one of them, or none; what makes an operand has a name of its own."""
+(`prefix/(a:b:c)`), keeps one of them, or none; what makes an operand has a name of its own, and where several sums are
+packed into one array, what takes one of them out of the result may keep its name."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from lab.hlo.flops import operand_shapes
@@ -12,6 +14,7 @@ from lab.hlo.text import Computation, Instruction, Module
 
 _AS_IT_IS = frozenset({"bitcast", "reshape", "copy", "transpose", "convert", "broadcast"})
 _FARTHEST = 16
+_SUM = re.compile(r"/psum\w*$")
 
 
 def joined_names(op_name: str | None) -> tuple[str, ...]:
@@ -37,6 +40,32 @@ def operand_names(module: Module, instruction: Instruction, computation: Computa
         next((i.op_name for i in producers([source], computation, module) if i.op_name), None)
         for source in _sources(module, instruction, computation)
     ]
+
+
+def names_of_sums(module: Module, instruction: Instruction, computation: Computation) -> list[str | None]:
+    """Of sums that are packed into one array, the name that the program gives each, where it is kept; () of others."""
+    if len(instruction.operands) != 1:
+        return []
+    found, end = list[str | None](), 0
+    taken = dict(_taken_out(instruction, computation, module))
+    for piece in pieces(instruction.operands[0], computation, module):
+        start, end = end, end + piece.shape.elements
+        found.append(taken.get(f"[{start}:{end}]"))
+    return found
+
+
+def _taken_out(packed: Instruction, computation: Computation, module: Module) -> Iterator[tuple[str, str]]:
+    """Each part of a flat array that is taken out as a sum, and the name of that; it may be that of the part in its own
+    shape."""
+    for user in computation.users.get(packed.name, ()):
+        if user.opcode.endswith("-done"):
+            yield from _taken_out(user, computation, module)
+        called = module.computations.get(user.attribute("calls") or "") if user.opcode == "fusion" else None
+        cut = called.root if called is not None and called.root is not None else user
+        shaped = [i for i in computation.users.get(user.name, ()) if i.opcode in _AS_IT_IS]
+        named = [i.op_name for i in (cut, *shaped) if i.op_name and _SUM.search(i.op_name)]
+        if cut.opcode == "slice" and named:
+            yield cut.braced("slice") or "", named[0]
 
 
 def operand_makers(module: Module, instruction: Instruction, computation: Computation) -> list[Instruction | None]:

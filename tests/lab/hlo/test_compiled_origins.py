@@ -178,3 +178,19 @@ def test_numbers_that_a_gpu_sums_together_are_shown_by_the_lines_of_each_and_arg
     assert [part.origin for part in nobodys.parts] == [None, None]
     if nobodys.op_name is None:
         assert "XLA's combiner" in ledger_text(Ledger((nobodys,)))
+
+
+def made_in_one_scope_and_summed_in_another(x, y):
+    with jax.named_scope("made"):
+        x = jnp.sin(x)
+    with jax.named_scope("exchange"):
+        return jax.lax.psum(x, "data"), jax.lax.psum(y, "data")
+
+
+@ahead_of_time_gpu
+def test_sums_that_a_gpu_packs_into_one_are_of_the_scope_that_sums_and_not_of_the_one_that_makes():
+    mesh = mesh_on("gpu:h100:1x4", **AXES)
+    args = [jax.ShapeDtypeStruct((SIZE, SIZE), jnp.float32, sharding=NamedSharding(mesh, P("data")))] * 2
+    program = jax.shard_map(made_in_one_scope_and_summed_in_another, mesh=mesh, in_specs=P("data"), out_specs=P())
+    (packed,) = lab.inspect(compiled(mesh, program, *args), mesh=mesh).transfers
+    assert [part.scope for part in packed.parts] == ["exchange", "exchange"]

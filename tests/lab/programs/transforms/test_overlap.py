@@ -66,6 +66,7 @@ def test_buckets_are_filled_from_the_last_and_one_too_large_is_alone():
     [
         ("cpu:4", 1 << 16),
         ("cpu:4", 1 << 30),
+        pytest.param("gpu:h100:1x4", 1 << 10, marks=[long, gpu]),  # Each gradient alone.
         pytest.param("gpu:h100:1x4", 1 << 16, marks=[long, gpu]),
         pytest.param("gpu:h100:1x4", 1 << 30, marks=[long, gpu]),
     ],
