@@ -10,20 +10,18 @@ from lab.core.ledger import Kind, Ledger
 from lab.harness.claim import Claim, decided
 from lab.harness.compressed_sums import (
     Sizes,
-    by_method,
+    by_codec,
     compression_experiment,
     exchanged_in_bits,
     gradients,
     in_full,
     in_pieces,
-    rounded_twice,
     sent_by,
 )
 from lab.harness.evidence import counted
 from lab.harness.small_programs import FLOAT_BYTES, Part, Sent
 from lab.meshes.axes import DATA, Axes
 from lab.programs.transforms import codecs
-from lab.programs.transforms.quantized import quantized
 
 CODEC = codecs.int8()
 PRINTED = "dequantised"
@@ -45,7 +43,7 @@ def one_sum(sizes: Sizes, axes: Axes) -> tuple[Sent]:
 
 
 PARTS = (
-    by_method(quantized(CODEC), lambda g_PRC: rounded_twice(CODEC, g_PRC)),
+    by_codec(CODEC),
     Part(PRINTED, gradients, dequantised, P(), lambda g_PRC: jax.vmap(rounded)(g_PRC).sum(0), one_sum),
 )
 

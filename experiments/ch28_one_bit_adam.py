@@ -1,5 +1,7 @@
 """Chapter 28: what do momenta send as signs, scales included?"""
 
+from functools import partial
+
 from lab.book.compression import quantized_ratio
 from lab.core.ledger import Kind, Ledger
 from lab.harness.claim import Claim, decided
@@ -18,7 +20,7 @@ from lab.programs.transforms import codecs
 from lab.programs.transforms.quantized import one_bit_adam, padded
 
 CODEC = codecs.signs()
-PARTS = (by_method(one_bit_adam(), lambda g_PRC: rounded_twice(CODEC, g_PRC)),)
+PARTS = (by_method(one_bit_adam(), partial(rounded_twice, CODEC)),)
 
 
 def claims(sizes: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:

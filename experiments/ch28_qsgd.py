@@ -12,21 +12,20 @@ from lab.harness.compressed_sums import (
     STEP,
     Sizes,
     as_sent,
-    by_method,
+    by_codec,
     compression_experiment,
     exchanged_in_bits,
     gradients,
     in_codes,
     in_full,
     in_pieces,
-    rounded_twice,
 )
 from lab.harness.evidence import counted
 from lab.harness.small_programs import FLOAT_BYTES, Part, Sent
 from lab.meshes.axes import DATA, Axes
 from lab.programs.strategies.exchange import Message
 from lab.programs.transforms import codecs
-from lab.programs.transforms.quantized import SEED, padded, quantized
+from lab.programs.transforms.quantized import SEED, padded
 
 CODEC = codecs.qsgd()
 LEVELS = codecs.QSGD_LEVELS + 1
@@ -62,7 +61,7 @@ def of_all_ranks(sizes: Sizes, axes: Axes) -> tuple[Sent, ...]:
 
 
 PARTS = (
-    by_method(quantized(CODEC), lambda g_PRC: rounded_twice(CODEC, g_PRC)),
+    by_codec(CODEC),
     Part(GATHERED, gradients, gathered, P(), gathered_whole, of_all_ranks),
 )
 

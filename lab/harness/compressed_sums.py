@@ -25,7 +25,7 @@ from lab.meshes.axes import DATA, Axes
 from lab.programs.strategies.exchange import Exchange, Message
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.transforms.codecs import Codec
-from lab.programs.transforms.quantized import SEED, padded
+from lab.programs.transforms.quantized import SEED, padded, quantized
 
 TARGETS = ("cpu:8", "gpu:h100:2x8", "tpu:v5p:2x2x4")
 WITH_1024_DEVICES = ("gpu:h100:128x8", "tpu:v5p:8x8x16")
@@ -79,6 +79,11 @@ def by_method(strategy: Strategy, whole: Callable[[jax.Array], jax.Array]) -> Pa
     return Part(EXCHANGED, gradients, partial(exchanged, exchange), P(), whole, sends)
 
 
+def by_codec(codec: Codec) -> Part:
+    """What an exchange of codes does."""
+    return by_method(quantized(codec), partial(rounded_twice, codec))
+
+
 def rounded_twice(codec: Codec, g_PRC: jax.Array) -> jax.Array:
     """What an all-reduce in this codec comes to: every rank's matrix rounded, and the sum rounded again."""
     ranks, numbers = g_PRC.shape[0], g_PRC[0].size
@@ -130,6 +135,15 @@ def compression_experiment(
         claims=lambda sizes, axes, measured: claims(sizes, axes, measured) if axes.size > 1 else (),
     )
     return replace(found, targets=TARGETS, more_targets=WITH_1024_DEVICES)
+
+
+def codec_experiment(name: str, question: str, codec: Codec) -> Experiment:
+    """An exchange of codes, and what they and their scales take."""
+
+    def claims(sizes: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
+        return (exchanged_in_bits(codec, sizes, axes, in_pieces(measured)),)
+
+    return compression_experiment(name, question, (by_codec(codec),), claims)
 
 
 def in_codes(codec: Codec, rows: Iterable[Transfer]) -> tuple[Totals, Totals]:

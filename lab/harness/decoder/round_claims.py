@@ -49,13 +49,13 @@ def volume(id: str, shape: RoundShape, axes: Axes, measured: Ledger) -> Claim:
 def _book(shape: RoundShape, axes: Axes) -> tuple[Fraction, Fraction]:
     """Bytes of a round by the formula, and at most with what fills up chunks of integers."""
     R, (matrices, vectors) = axes[REPLICA], _numbers(shape, axes)
-    bits = outer_mean.BITS[shape.outer]
-    if bits == 32:
+    codec = outer_mean.FORMATS[shape.outer]
+    if codec is None:
         whole = meeting_wire_bytes(matrices + vectors, R)
         return whole, whole
     most = matrices + (shape.fragments + 1) * R * outer_mean.CHUNK
     small = meeting_wire_bytes(vectors, R)
-    by_formula, filled = (meeting_wire_bytes(n, R, bits, outer_mean.BLOCK) for n in (matrices, most))
+    by_formula, filled = (meeting_wire_bytes(n, R, codec.bits, codec.block) for n in (matrices, most))
     return by_formula + small, filled + small
 
 
@@ -92,11 +92,11 @@ def _of_layers(shape: RoundShape, axes: Axes) -> Fraction:
     vectors = sum(w.per_pass * one.embed for w in weights(one) if w.in_layers and not w.is_matrix)
     at_ends = sum(elements(w, master, one, axes) for w in weights(one) if not w.in_layers)
     matrices = parameters_on_device(master, one, axes) - at_ends - vectors
-    bits, chunk = outer_mean.BITS[shape.outer], R * outer_mean.CHUNK
-    if bits == 32:
+    codec, chunk = outer_mean.FORMATS[shape.outer], R * outer_mean.CHUNK
+    if codec is None:
         return meeting_wire_bytes(matrices + vectors, R)
     filled = shape.fragments * -(-matrices // (shape.fragments * chunk)) * chunk
-    return meeting_wire_bytes(filled, R, bits, outer_mean.BLOCK) + meeting_wire_bytes(vectors, R)
+    return meeting_wire_bytes(filled, R, codec.bits, codec.block) + meeting_wire_bytes(vectors, R)
 
 
 def _once(transfers: list[Transfer]) -> Fraction:

@@ -205,9 +205,9 @@ def _precisely(step: Any, *arguments: Any) -> Any:
 def _compared(state: RoundState, losses: list[Array], expected: Replicas, shape: RoundShape) -> Iterator[Compared]:
     """A number is off by what float32 rounds, relative to the largest weight of its array; and by what integers do."""
     slack = 0.0
-    if (bits := outer_mean.BITS[shape.outer]) < 32:
+    if codec := outer_mean.FORMATS[shape.outer]:
         # Twice a half of a step of integers, of a change that Nesterov takes up to 1.33 times.
-        slack = 2 * expected.largest_change / (2 ** (bits - 1) - 1)
+        slack = 2 * expected.largest_change / (2 ** (codec.bits - 1) - 1)
     for number, (found, wanted) in enumerate(zip(losses, expected.losses, strict=True), 1):
         yield Compared(f"losses of round {number}", found, wanted, np.abs(wanted))
     units = {name: np.abs(w).max() + slack / TOLERANCE for name, w in expected.weights[0].items()}

@@ -42,8 +42,31 @@ def int8(block: int = 128) -> Codec:
 
 
 def _to_int8(x: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    scale = jnp.max(jnp.abs(x), -1) / 127
-    return jnp.round(_over(x, scale)).astype(jnp.int8), scale
+    steps, scale = _nearest(x, 127)
+    return steps.astype(jnp.int8), scale
+
+
+LARGEST_INT4 = 7
+
+
+@cache
+def int4(block: int = 256) -> Codec:
+    """The nearest of 15 levels up to the block's largest."""
+    return Codec(4, block, "u8", _to_int4, _from_int4)
+
+
+def _to_int4(x: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    steps, scale = _nearest(x, LARGEST_INT4)
+    return packed((steps + LARGEST_INT4).astype(jnp.uint8), 4), scale
+
+
+def _from_int4(codes: jax.Array, scale: jax.Array) -> jax.Array:
+    return (unpacked(codes, 4).astype(jnp.float32) - LARGEST_INT4) * scale[..., None]
+
+
+def _nearest(x: jax.Array, largest: int) -> tuple[jax.Array, jax.Array]:
+    scale = jnp.max(jnp.abs(x), -1) / largest
+    return jnp.round(_over(x, scale)), scale
 
 
 FLOAT8 = jnp.float8_e4m3fn

@@ -46,6 +46,7 @@ from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
 from lab.programs.strategies.update import is_weight
 from lab.programs.strategies.zero3 import ZERO3
 from lab.programs.transforms import outer_mean
+from lab.programs.transforms.codecs import Codec
 
 INNER = {DATA: DATA_PARALLEL, FSDP: ZERO3, TENSOR: TENSOR_PARALLEL}
 """What runs along the axes inside a replica."""
@@ -178,21 +179,21 @@ def of_one_replica(shape: RoundShape, axes: Axes) -> DecoderShape:
 
 def messages(
     dims: Mapping[str, Dims], shape: RoundShape, strategy: Strategy
-) -> Iterator[tuple[str, int, tuple[str, ...]]]:
-    """What weights that meet at once are sent in: a scope, the bits of a number, and which weights go into it.
+) -> Iterator[tuple[str, Codec | None, tuple[str, ...]]]:
+    """What weights that meet at once are sent in: a scope, the integers, and which weights go into it.
 
     In float32 each alone. In fewer bits all matrices that the same axes split go as one array, and norms alone, in
     float32.
     """
     together: dict[str, list[str]] = {}
     for name, of in dims.items():
-        if outer_mean.BITS[shape.outer] == 32 or len(set(of) - {"layers"}) == 1:
-            yield f"{OUTER}/{name}", 32, (name,)
+        if outer_mean.FORMATS[shape.outer] is None or len(set(of) - {"layers"}) == 1:
+            yield f"{OUTER}/{name}", None, (name,)
         else:
             split = {axis for dim in of for axis in strategy.master.axes_of(dim)}
             together.setdefault("/".join((OUTER, "matrices", *sorted(split))), []).append(name)
     for scope, names in together.items():
-        yield scope, outer_mean.BITS[shape.outer], tuple(names)
+        yield scope, outer_mean.FORMATS[shape.outer], tuple(names)
 
 
 def is_in_fragments(dims: Dims, shape: RoundShape) -> bool:
@@ -364,12 +365,12 @@ def _means(shape: RoundShape, strategy: Strategy, own: RoundState, fragment: Fra
     if own.anchor is not None:
         sent = {name: anchor - sent[name] for name, anchor in fragment.of(own.anchor).items()}
     means: dict[str, jax.Array] = {}
-    for scope, bits, names in messages(fragment.dims, shape, strategy):
+    for scope, codec, names in messages(fragment.dims, shape, strategy):
         with jax.named_scope(scope):
-            flat = sent[names[0]] if bits == 32 else jnp.concatenate([sent[name].ravel() for name in names])
-            mean = outer_mean.mean(flat, REPLICA, bits)
+            flat = sent[names[0]] if codec is None else jnp.concatenate([sent[name].ravel() for name in names])
+            mean = outer_mean.mean(flat, REPLICA, codec)
             ends = np.cumsum([sent[name].size for name in names])[:-1]
-            parts = [mean] if bits == 32 else jnp.split(mean, ends)
+            parts = [mean] if codec is None else jnp.split(mean, ends)
             means |= {name: part.reshape(sent[name].shape) for name, part in zip(names, parts, strict=True)}
     return means
 
@@ -418,6 +419,6 @@ def _between_replicas(strategy: Strategy, shape: RoundShape, axes: Axes) -> Iter
     for meeting, times in ((in_turn, shape.fragments), (at_end, 1)):
         local = {name: strategy.master.local_shape(weights[name].dims, weights[name].shape, axes) for name in meeting}
         part = {name: (layers // times, *dims) for name, (layers, *dims) in local.items()}
-        for scope, bits, names in messages({name: weights[name].dims for name in meeting}, shape, strategy):
-            dims = part[names[0]] if bits == 32 else (sum(prod(part[name]) for name in names),)
-            yield from outer_mean.sent(scope, dims, bits, REPLICA, times, axes)
+        for scope, codec, names in messages({name: weights[name].dims for name in meeting}, shape, strategy):
+            dims = part[names[0]] if codec is None else (sum(prod(part[name]) for name in names),)
+            yield from outer_mean.sent(scope, dims, codec, REPLICA, times, axes)

@@ -53,13 +53,14 @@ def no_errors(codec: Codec, sizes: Sequence[Sizes], ranks: int) -> Errors:
 
 
 def all_reduce(
-    codec: Codec, x_N: jax.Array, errors: Errors | None, step: jax.Array, over: tuple[str, ...]
+    codec: Codec, x_N: jax.Array, errors: Errors | None, step: jax.Array | int, over: tuple[str, ...]
 ) -> tuple[jax.Array, Errors]:
     """The sum over ranks, equal on all of them, and what was not sent this time.
 
     Args:
       x_N: a rank's float32 vector of any length.
       errors: what was not sent before, to be sent now; None: it is lost.
+      step: of codecs that draw, each has its own numbers.
       over: axes inside `jax.shard_map`.
 
     Cost: an all_to_all and an all_gather of the codes, and of the scales; `sends`.

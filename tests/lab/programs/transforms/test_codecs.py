@@ -30,7 +30,7 @@ def bytes_of(codec: codecs.Codec, x_KB: np.ndarray) -> tuple[int, int]:
 
 @pytest.mark.parametrize(
     ("make", "bits"),
-    [(codecs.int8, 8), (codecs.float8, 8), (codecs.qsgd, 4), (codecs.terngrad, 2), (codecs.signs, 1)],
+    [(codecs.int8, 8), (codecs.int4, 4), (codecs.float8, 8), (codecs.qsgd, 4), (codecs.terngrad, 2), (codecs.signs, 1)],
 )
 def test_so_many_bits_a_number_are_what_the_arrays_take(make, bits, x_KB):
     codec = make(x_KB.shape[1])
@@ -48,10 +48,11 @@ def test_packed_codes_come_back_and_the_first_is_in_the_lowest_bits(bits):
         assert np.array_equal(packed, np.packbits(codes, axis=-1, bitorder="little"))
 
 
-def test_int8_is_the_nearest_of_255_levels(x_KB):
-    scale_K1 = np.abs(x_KB).max(-1, keepdims=True).astype(np.float64) / 127
+@pytest.mark.parametrize(("make", "largest"), [(codecs.int8, 127), (codecs.int4, 7)])
+def test_integers_are_the_nearest_of_255_levels_or_15(make, largest, x_KB):
+    scale_K1 = np.abs(x_KB).max(-1, keepdims=True).astype(np.float64) / largest
     expected = np.rint(x_KB / scale_K1) * scale_K1
-    assert rounded(codecs.int8(1024), x_KB) == pytest.approx(expected, abs=1e-6)
+    assert rounded(make(1024), x_KB) == pytest.approx(expected, abs=1e-6)
 
 
 def test_float8_is_what_ml_dtypes_rounds_to(x_KB):
@@ -69,7 +70,7 @@ def test_signs_at_the_mean_size_lose_1_less_the_squared_ratio_of_norms(x_KB):
     assert lost == pytest.approx(1 - ratio, rel=1e-5) and (lost < 0.4).all()
 
 
-@pytest.mark.parametrize("make", [codecs.int8, codecs.float8, codecs.qsgd, codecs.terngrad, codecs.signs])
+@pytest.mark.parametrize("make", [codecs.int8, codecs.int4, codecs.float8, codecs.qsgd, codecs.terngrad, codecs.signs])
 def test_zeros_stay_zeros(make):
     assert not rounded(make(1024), np.zeros((2, 1024))).any()
 

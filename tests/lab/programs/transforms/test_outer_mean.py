@@ -13,7 +13,7 @@ from lab.meshes.backends import make_mesh
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 from lab.programs.transforms.local_sgd import DILOCO, RoundShape, inner, predict
-from lab.programs.transforms.outer_mean import BLOCK, CHUNK, check_format, mean, sent
+from lab.programs.transforms.outer_mean import BLOCK, CHUNK, FORMATS, check_format, mean, sent
 
 
 def rounded(x: np.ndarray, bits: int) -> np.ndarray:
@@ -25,13 +25,16 @@ def rounded(x: np.ndarray, bits: int) -> np.ndarray:
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize("bits", [8, 4])
-def test_a_mean_of_integers_is_that_of_numbers_rounded_block_by_block_and_rounded_again(bits):
+@pytest.mark.parametrize(("outer", "bits"), [("int8", 8), ("int4", 4)])
+def test_a_mean_of_integers_is_that_of_numbers_rounded_block_by_block_and_rounded_again(outer, bits):
     mesh = make_mesh(parse_target("cpu:4"), Axes.of({REPLICA: 4}))
     x_RN = np.random.default_rng(0).standard_normal((4, 1000)).astype(np.float32)
     x_RN[:, :BLOCK] = 0
     of_all = jax.shard_map(
-        lambda x_1N: mean(x_1N[0], REPLICA, bits), mesh=mesh, in_specs=PartitionSpec(REPLICA), out_specs=PartitionSpec()
+        lambda x_1N: mean(x_1N[0], REPLICA, FORMATS[outer]),
+        mesh=mesh,
+        in_specs=PartitionSpec(REPLICA),
+        out_specs=PartitionSpec(),
     )
     expected = rounded(np.mean([rounded(x, bits) for x in x_RN], axis=0), bits)
     largest = np.abs(x_RN).max()
@@ -43,7 +46,7 @@ def test_a_mean_of_integers_is_that_of_numbers_rounded_block_by_block_and_rounde
 
 def test_four_bits_send_an_eighth_of_float32_and_a_scale_for_256_numbers():
     axes = Axes.of({REPLICA: 2})
-    wide, narrow = (list(sent("w", (2 * CHUNK,), bits, REPLICA, 1, axes)) for bits in (32, 4))
+    wide, narrow = (list(sent("w", (2 * CHUNK,), FORMATS[outer], REPLICA, 1, axes)) for outer in ("f32", "int4"))
     assert [(t.kind, t.dtype, t.payload_bytes) for t in narrow] == [
         (Kind.ALL_TO_ALL, "u8", CHUNK),
         (Kind.ALL_TO_ALL, "f32", 2 * CHUNK // BLOCK * 4),
