@@ -12,7 +12,7 @@ from lab.harness.compressed_sums import Sizes, by_method, compression_experiment
 from lab.harness.evidence import counted
 from lab.harness.small_programs import FLOAT_BYTES, Part, Sent
 from lab.meshes.axes import DATA, Axes
-from lab.programs.transforms.power_sgd import first_memory, orthonormal, power_sgd
+from lab.programs.transforms.power_sgd import first_memory, matrices, orthonormal, power_sgd, rank_of
 
 RANK = 4
 PRINTED = "gathered"
@@ -50,8 +50,13 @@ def gathered_whole(g_PRC: jax.Array) -> jax.Array:
     return summed(*jax.vmap(local_factors)(g_PRC))
 
 
+def rank(sizes: Sizes) -> int:
+    """No more than the matrix has."""
+    return rank_of(RANK, matrices((sizes.rows, sizes.columns)))
+
+
 def both_factors(sizes: Sizes, axes: Axes) -> tuple[Sent, ...]:
-    return tuple(Sent(Kind.ALL_GATHER, (DATA,), axes.size * RANK * side) for side in (sizes.rows, sizes.columns))
+    return tuple(Sent(Kind.ALL_GATHER, (DATA,), axes.size * rank(sizes) * side) for side in (sizes.rows, sizes.columns))
 
 
 PARTS = (
@@ -61,14 +66,14 @@ PARTS = (
 
 
 def claims(sizes: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
-    ranks, ratio = axes.size, low_rank_ratio(sizes.rows, sizes.columns, RANK)
+    ranks, ratio = axes.size, low_rank_ratio(sizes.rows, sizes.columns, rank(sizes))
     factors = FLOAT_BYTES * sizes.numbers * ratio
     found, printed = sent_by(measured, Kind.ALL_REDUCE), sent_by(measured, Kind.ALL_GATHER).wire_bytes
     return (
         decided(
             "ch28.powersgd",
             found.payload_bytes == factors and found.wire_bytes == all_reduce_wire_bytes(int(factors), ranks),
-            f"two factors of rank {RANK}, {counted(found.payload_bytes)} B; {saving(sizes, axes, found)}",
+            f"two factors of rank {rank(sizes)}, {counted(found.payload_bytes)} B; {saving(sizes, axes, found)}",
             statement="two sums of r (m + n) numbers in all",
         ),
         decided(

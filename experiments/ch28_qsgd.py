@@ -93,11 +93,15 @@ def claims(sizes: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
 
 
 def parts_of(sizes: Sizes, axes: Axes, measured: Ledger) -> tuple[list[Transfer], list[Transfer]]:
-    """The rows of the exchange, and of the codes and scales that are gathered whole: of more than one rank's."""
+    """The rows of the exchange, and of the codes and scales that are gathered whole: of more than one rank's, or, of a
+    matrix that fills no block, as much as the exchange gathers."""
     codes, scales = CODEC.bytes(padded(sizes.numbers, axes.size, CODEC))
     room = {CODEC.dtype: codes, "f32": scales}
     rows = in_pieces(measured)
-    return [t for t in rows if t.payload_bytes <= room[t.dtype]], [t for t in rows if t.payload_bytes > room[t.dtype]]
+    whole = [t for t in rows if t.payload_bytes > room[t.dtype]]
+    if not whole:
+        whole = [*{t.dtype: t for t in rows if t.kind is Kind.ALL_GATHER}.values()]
+    return [t for t in rows if not any(t is other for other in whole)], whole
 
 
 EXPERIMENT = compression_experiment(

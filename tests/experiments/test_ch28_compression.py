@@ -3,6 +3,7 @@
 import pytest
 
 from lab.experiments import ch28_training
+from lab.harness.compressed_sums import Sizes
 from lab.harness.registry import load
 from lab.harness.suite import trained
 from lab.meshes.axes import Axes
@@ -68,6 +69,23 @@ def test_one_percent_of_each_rank_gains_nothing_among_1024():
 def test_factors_of_rank_4_of_4096_squared_are_512_times_smaller_among_any_number_of_ranks():
     for axes in (SIXTEEN, THOUSAND):
         assert "512 times less than in float32" in claims("ch28_power_sgd", axes)[0].evidence
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("sizes", [Sizes(1, 1), Sizes(7, 9), Sizes(40, 48)])
+def test_what_theory_asks_for_of_a_matrix_smaller_than_a_block_refutes_nothing(name, sizes):
+    for axes in (Axes.of({"data": 3}), SIXTEEN):
+        experiment = load(name)
+        found = experiment.claims(sizes, axes, experiment.predict(sizes, axes))
+        assert not [claim.statement for claim in found if claim.is_undisputed_refutation]
+
+
+def test_factors_of_a_matrix_of_3_rows_have_rank_3():
+    experiment = load("ch28_power_sgd")
+    asked = experiment.predict(Sizes(3, 40), SIXTEEN)
+    found = experiment.claims(Sizes(3, 40), SIXTEEN, asked)
+    assert "two factors of rank 3, 516 B" in found[0].evidence
+    assert not [claim for claim in found if claim.is_undisputed_refutation]
 
 
 def test_codes_of_1024_ranks_gathered_whole_are_64_times_an_all_reduce():

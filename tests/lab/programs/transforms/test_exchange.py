@@ -21,6 +21,7 @@ from lab.programs.pipelines.program import step as pipeline_step
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.hybrid import HYBRID
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
+from lab.programs.strategies.terms import UPDATE
 from lab.programs.strategies.update import frozen, momenta, optimizer, optimizer_of_momenta
 from lab.programs.strategies.zero1 import ZERO1
 from lab.programs.strategies.zero3 import ZERO3
@@ -57,6 +58,7 @@ def test_norms_and_the_loss_are_still_summed_in_full(method):
     asked = (DATA_PARALLEL | METHODS[method](4, 0.01)).predict(SHAPE, DATA8).transfers
     rest = [t.payload_bytes for t in asked if t.scope != "exchange"]
     assert sorted(rest) == [4, 4 * 48, 2 * 4 * 48, 2 * 4 * 48]
+    assert {t.phase for t in asked if t.scope == "exchange"} == {UPDATE}
 
 
 def test_8_bits_send_a_byte_a_number_and_a_scale_for_128_there_and_back():
@@ -103,6 +105,12 @@ def test_factors_of_rank_2_are_as_much_smaller_as_the_book_says():
         for stack, rows, columns in [(2, 48, 64)] * 2 + [(2, 48, 32)] * 2 + [(2, 48, 80)] * 3 + [(1, 96, 48)] * 2
     )
     assert {kind for kind, *_ in asked} == {"all_reduce"} and sum(size for *_, size in asked) == 4 * book
+
+
+def test_factors_have_no_more_ranks_than_their_matrices():
+    full = sum(stack * 48 * (48 + columns) for stack, columns in [(2, 64)] * 2 + [(2, 80)] * 3 + [(1, 96)] * 2)
+    full += 2 * 2 * 32 * (48 + 32)
+    assert sum(size for *_, size in sent(DATA_PARALLEL | power_sgd(1 << 20))) == 4 * full
 
 
 @pytest.mark.parametrize(
