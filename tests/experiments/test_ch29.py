@@ -61,6 +61,15 @@ def test_a_round_of_500_steps_sends_between_replicas_what_one_does_and_inside_50
     assert rounds[500].steps == 500
 
 
+def test_plain_descent_inside_needs_no_norm_of_gradients_and_adamw_one_a_step():
+    norms = {}
+    for name in ("ch29_local_sgd", "ch29_diloco"):
+        experiment = load(name)
+        asked = experiment.predict(replace(experiment.parameters, every=4), TWO_SLICES).transfers
+        norms[name] = [t.executions for t in asked if t.scope == "clip"]
+    assert norms == {"ch29_local_sgd": [], "ch29_diloco": [4]}
+
+
 def test_a_claim_on_state_needs_anchor_and_momentum_to_the_byte():
     experiment = load("ch29_diloco")
     ideal = experiment.predict(experiment.parameters, TWO_SLICES)

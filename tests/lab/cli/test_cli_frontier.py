@@ -104,8 +104,12 @@ def test_where_nothing_fits_the_exit_status_is_1(lab, tmp_path, monkeypatch):
 
     monkeypatch.setattr("lab.cli.frontier.several_processes", no_process)
     (tmp_path / "step.py").write_text(STEP)
-    answer = lab("frontier", "step.py:build", "--mesh", "data=2", "--target", "cpu:2")
+    asked = ("frontier", "step.py:build", "--mesh", "data=2", "--target", "cpu:2")
+    answer = lab(*asked)
     assert answer.status == 1 and "none fits" in answer.out
+    rows = json.loads(lab(*asked, "--try", "width=48", "--try-other", "width=64", "--json").out)["rows"]
+    told = {one["change"]: one["mathematics"] for row in rows for one in row["interventions"]}
+    assert (told["width=48"], told["width=64"]) == ("", "other numbers")
 
 
 def test_a_compiled_text_is_refused(lab, tmp_path):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from lab.core.ledger import Kind
 from lab.harness.decoder.step import SMALL, random_tokens
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
@@ -117,6 +118,32 @@ def test_two_formats_of_one_wire_are_refused():
 def test_weights_and_gradients_each_have_a_format():
     wire = (ZERO3 | gathered_in(RECIPES["tensor"]) | reduced_in(RECIPES["int8"])).wire
     assert (wire.weights, wire.gradients) == (RECIPES["tensor"], RECIPES["int8"])
+
+
+@pytest.mark.parametrize(("recipe", "scale_bytes"), [("f32", 4), ("u8", 1)])
+def test_every_narrow_message_has_its_scales_beside_it_and_is_half_of_bfloat16s(recipe, scale_bytes):
+    blocks, axes, shape = Narrow("f8e4m3fn", block=16, scale=recipe), Axes.of({"fsdp": 8}), replace(SMALL, dtype="bf16")
+    asked = (ZERO3 | gathered_in(blocks) | reduced_in(blocks)).predict(shape, axes).transfers
+    narrow = sorted(about(t) for t in asked if t.dtype == "f8e4m3fn")
+    scales = sorted(about(t) for t in asked if t.scope.endswith("/scale"))
+    assert [(*rest, size * scale_bytes // 16) for *rest, size in narrow] == [
+        (scope.removesuffix("/scale"), *rest) for scope, *rest in scales
+    ]
+    wide = [t for t in ZERO3.predict(shape, axes).transfers if t.kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)]
+    assert [2 * size for *_, size in narrow] == [size for *_, size in sorted(map(about, wide))]
+
+
+def about(t):
+    return t.scope, str(t.phase), t.executions, t.payload_bytes
+
+
+def test_of_each_tensor_one_largest_magnitude_is_found_for_each_message():
+    strategy = ZERO3 | gathered_in(RECIPES["tensor"]) | reduced_in(RECIPES["tensor"])
+    asked = strategy.predict(SMALL, Axes.of({"fsdp": 8})).transfers
+    narrow = sorted(about(t)[:3] for t in asked if t.dtype == "f8e4m3fn")
+    sums = [about(t) for t in asked if t.kind is Kind.ALL_REDUCE]
+    assert all((*each, 4) in sums for each in narrow) and len(narrow) > 10
+    assert sum(t.payload_bytes == 4 and t.scope in {scope for scope, *_ in narrow} for t in asked) == len(narrow)
 
 
 def test_blocks_that_do_not_fill_a_weight_are_refused_with_its_sizes():
