@@ -60,7 +60,7 @@ def claims(sizes: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
         ),
         decided(
             "ch28.compressed_allreduce",
-            printed == quantized_all_reduce_wire_bytes(FLOAT_BYTES * sizes.numbers, axes.size, CODEC.bits),
+            printed == quantized_all_reduce_wire_bytes(FLOAT_BYTES * sizes.numbers, axes[DATA], CODEC.bits),
             f"they take {counted(printed)} B, not a quarter of it",
             statement="dequantising before an all-reduce saves what 8 bits promise",
             disputed="6-8:D-66",

@@ -15,7 +15,7 @@ from lab.harness.compressed_sums import (
 )
 from lab.harness.evidence import counted
 from lab.harness.small_programs import FLOAT_BYTES
-from lab.meshes.axes import Axes
+from lab.meshes.axes import DATA, Axes
 from lab.programs.transforms import codecs
 from lab.programs.transforms.quantized import one_bit_adam, padded
 
@@ -26,7 +26,7 @@ PARTS = (by_method(one_bit_adam(), partial(rounded_twice, CODEC)),)
 def claims(sizes: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     rows = in_pieces(measured)
     payload = sum(t.payload_bytes for t in rows if t.kind is Kind.ALL_TO_ALL and t.dtype == CODEC.dtype)
-    full = FLOAT_BYTES * padded(sizes.numbers, axes.size, CODEC)
+    full = FLOAT_BYTES * padded(sizes.numbers, axes[DATA], CODEC)
     return (
         exchanged_in_bits(CODEC, sizes, axes, rows),
         decided(

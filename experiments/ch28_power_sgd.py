@@ -56,7 +56,9 @@ def rank(sizes: Sizes) -> int:
 
 
 def both_factors(sizes: Sizes, axes: Axes) -> tuple[Sent, ...]:
-    return tuple(Sent(Kind.ALL_GATHER, (DATA,), axes.size * rank(sizes) * side) for side in (sizes.rows, sizes.columns))
+    return tuple(
+        Sent(Kind.ALL_GATHER, (DATA,), axes[DATA] * rank(sizes) * side) for side in (sizes.rows, sizes.columns)
+    )
 
 
 PARTS = (
@@ -66,7 +68,7 @@ PARTS = (
 
 
 def claims(sizes: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
-    ranks, ratio = axes.size, low_rank_ratio(sizes.rows, sizes.columns, rank(sizes))
+    ranks, ratio = axes[DATA], low_rank_ratio(sizes.rows, sizes.columns, rank(sizes))
     factors = FLOAT_BYTES * sizes.numbers * ratio
     found, printed = sent_by(measured, Kind.ALL_REDUCE), sent_by(measured, Kind.ALL_GATHER).wire_bytes
     return (

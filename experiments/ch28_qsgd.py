@@ -55,7 +55,8 @@ def of_all_ranks(sizes: Sizes, axes: Axes) -> tuple[Sent, ...]:
     codes, scales = CODEC.bytes(padded(sizes.numbers, 1, CODEC))
     return as_sent(
         tuple(
-            Message(Kind.ALL_GATHER, dtype, axes.size * size) for dtype, size in ((CODEC.dtype, codes), ("f32", scales))
+            Message(Kind.ALL_GATHER, dtype, axes[DATA] * size)
+            for dtype, size in ((CODEC.dtype, codes), ("f32", scales))
         )
     )
 
@@ -67,7 +68,7 @@ PARTS = (
 
 
 def claims(sizes: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
-    ranks = axes.size
+    ranks = axes[DATA]
     # Filled up to whole blocks of every piece, and of a rank's matrix.
     pieces, at_once = (FLOAT_BYTES * padded(sizes.numbers, parts, CODEC) for parts in (ranks, 1))
     rows, whole = parts_of(sizes, axes, measured)
@@ -95,7 +96,7 @@ def claims(sizes: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
 def parts_of(sizes: Sizes, axes: Axes, measured: Ledger) -> tuple[list[Transfer], list[Transfer]]:
     """The rows of the exchange, and of the codes and scales that are gathered whole: of more than one rank's, or, of a
     matrix that fills no block, as much as the exchange gathers."""
-    codes, scales = CODEC.bytes(padded(sizes.numbers, axes.size, CODEC))
+    codes, scales = CODEC.bytes(padded(sizes.numbers, axes[DATA], CODEC))
     room = {CODEC.dtype: codes, "f32": scales}
     rows = in_pieces(measured)
     whole = [t for t in rows if t.payload_bytes > room[t.dtype]]

@@ -57,7 +57,7 @@ def at_own_whole(g_PRC: jax.Array) -> jax.Array:
 
 
 def pairs(sizes: Sizes, axes: Axes) -> tuple[Sent, ...]:
-    gathered = partial(Sent, Kind.ALL_GATHER, (DATA,), axes.size * kept(SHARE, sizes.numbers))
+    gathered = partial(Sent, Kind.ALL_GATHER, (DATA,), axes[DATA] * kept(SHARE, sizes.numbers))
     return gathered(dtype="f32"), gathered(dtype="s32")
 
 
@@ -68,7 +68,7 @@ PARTS = (
 
 
 def claims(sizes: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
-    ranks, k = axes.size, kept(SHARE, sizes.numbers)
+    ranks, k = axes[DATA], kept(SHARE, sizes.numbers)
     found, own = sent_by(measured, Kind.ALL_REDUCE), sent_by(measured, Kind.ALL_GATHER)
     ratio = Fraction(found.payload_bytes, FLOAT_BYTES * sizes.numbers)
     return (

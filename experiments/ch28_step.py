@@ -11,7 +11,7 @@ from lab.programs.strategies.exchanged import memory_bytes
 
 
 def claims(shape: CompressedShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
-    ranks = axes.size
+    ranks = axes[DATA]
     if ranks == 1:
         return ()
     sent = Totals.of(along(measured, DATA)).wire_bytes

@@ -12,7 +12,7 @@ from lab.harness.claim import Claim, decided
 from lab.harness.compressed_sums import Sizes, by_method, compression_experiment, in_full, saving, sent_by
 from lab.harness.evidence import counted
 from lab.harness.small_programs import FLOAT_BYTES
-from lab.meshes.axes import Axes
+from lab.meshes.axes import DATA, Axes
 from lab.programs.transforms.sparse import kept, top_k
 
 SHARE = 0.01
@@ -29,7 +29,7 @@ PARTS = (by_method(top_k(SHARE), largest),)
 
 
 def claims(sizes: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
-    ranks, k = axes.size, kept(SHARE, sizes.numbers)
+    ranks, k = axes[DATA], kept(SHARE, sizes.numbers)
     share = Fraction(k, sizes.numbers)
     found, full = sent_by(measured, Kind.ALL_GATHER), FLOAT_BYTES * sizes.numbers
     of_one_rank = Fraction(found.payload_bytes, ranks * full)

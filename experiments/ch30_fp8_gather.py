@@ -43,7 +43,7 @@ def matrix(sizes: Sizes, axes: Axes) -> tuple[Array]:
 
 def matrices(sizes: Sizes, axes: Axes) -> tuple[Array]:
     """One of each rank."""
-    return (Array((axes.size, sizes.rows, sizes.columns), P(FSDP)),)
+    return (Array((axes[FSDP], sizes.rows, sizes.columns), P(FSDP)),)
 
 
 def whole(w_DF: jax.Array, dims: Dims = ()) -> jax.Array:
@@ -97,7 +97,7 @@ PARTS = (
 
 
 def claims(sizes: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
-    ranks = axes.size
+    ranks = axes[FSDP]
     if ranks == 1:
         return ()
     wide = sent(measured, WIDE).wire_bytes

@@ -53,7 +53,7 @@ SMALL = Sizes(40, 48)
 
 def gradients(sizes: Sizes, axes: Axes) -> tuple[Array]:
     """One of each rank."""
-    return (Array((axes.size, sizes.rows, sizes.columns), P(DATA)),)
+    return (Array((axes[DATA], sizes.rows, sizes.columns), P(DATA)),)
 
 
 def exchanged(exchange: Exchange, g_1RC: jax.Array) -> jax.Array:
@@ -74,7 +74,7 @@ def by_method(strategy: Strategy, whole: Callable[[jax.Array], jax.Array]) -> Pa
     exchange = known(strategy.exchange)
 
     def sends(sizes: Sizes, axes: Axes) -> tuple[Sent, ...]:
-        return as_sent(tuple(exchange.sends([(sizes.rows, sizes.columns)], axes.size)))
+        return as_sent(tuple(exchange.sends([(sizes.rows, sizes.columns)], axes[DATA])))
 
     return Part(EXCHANGED, gradients, partial(exchanged, exchange), P(), whole, sends)
 
@@ -107,14 +107,14 @@ def sent_by(measured: Ledger, *kinds: Kind) -> Totals:
 
 def in_full(sizes: Sizes, axes: Axes) -> Fraction:
     """Wire bytes of one all-reduce in float32."""
-    return all_reduce_wire_bytes(FLOAT_BYTES * sizes.numbers, axes.size)
+    return all_reduce_wire_bytes(FLOAT_BYTES * sizes.numbers, axes[DATA])
 
 
 def saving(sizes: Sizes, axes: Axes, found: Totals) -> str:
     """A sentence: what a rank sends beside an all-reduce in float32."""
     times = float(in_full(sizes, axes) / found.wire_bytes) if found.wire_bytes else inf
     gain = f"{times:.4g} times less than" if times > 1 else f"{1 / times:.4g} times as much as"
-    return f"a rank of {axes.size} sends {counted(found.wire_bytes)} B of {sizes.numbers:,} numbers, {gain} in float32"
+    return f"a rank of {axes[DATA]} sends {counted(found.wire_bytes)} B of {sizes.numbers:,} numbers, {gain} in float32"
 
 
 def compression_experiment(
@@ -132,7 +132,7 @@ def compression_experiment(
         sizes=Sizes(),
         small=SMALL,
         axes=on_one_axis(DATA),
-        claims=lambda sizes, axes, measured: claims(sizes, axes, measured) if axes.size > 1 else (),
+        claims=lambda sizes, axes, measured: claims(sizes, axes, measured) if axes[DATA] > 1 else (),
     )
     return replace(found, targets=TARGETS, more_targets=WITH_1024_DEVICES)
 
@@ -158,7 +158,7 @@ def exchanged_in_bits(codec: Codec, sizes: Sizes, axes: Axes, rows: Sequence[Tra
     Args:
       rows: of the exchange.
     """
-    ranks = axes.size
+    ranks = axes[DATA]
     full = FLOAT_BYTES * padded(sizes.numbers, ranks, codec)
     codes, scales = in_codes(codec, rows)
     expected = quantized_all_reduce_wire_bytes(full, ranks, codec.bits)

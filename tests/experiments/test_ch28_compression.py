@@ -74,10 +74,26 @@ def test_factors_of_rank_4_of_4096_squared_are_512_times_smaller_among_any_numbe
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("sizes", [Sizes(1, 1), Sizes(7, 9), Sizes(40, 48)])
 def test_what_theory_asks_for_of_a_matrix_smaller_than_a_block_refutes_nothing(name, sizes):
-    for axes in (Axes.of({"data": 3}), SIXTEEN):
+    for axes in (Axes.of({"data": 3}), SIXTEEN, Axes.of({"data": 2, "tensor": 3})):
         experiment = load(name)
         found = experiment.claims(sizes, axes, experiment.predict(sizes, axes))
         assert not [claim.statement for claim in found if claim.is_undisputed_refutation]
+
+
+def test_beside_an_axis_of_copies_only_ranks_of_data_count():
+    experiment = load("ch28_power_sgd")
+    alone, beside = (
+        experiment.claims(Sizes(), axes, experiment.predict(Sizes(), axes))[0].evidence
+        for axes in (Axes.of({"data": 4}), Axes.of({"data": 4, "tensor": 2}))
+    )
+    assert alone == beside and "a rank of 4 sends" in alone
+    step = load("ch28_step")
+    told = {}
+    for axes in (Axes.of({"data": 4}), Axes.of({"data": 4, "tensor": 2}), Axes.of({"data": 1, "tensor": 2})):
+        told[str(axes)] = [
+            claim.evidence for claim in step.claims(step.parameters, axes, step.predict(step.parameters, axes))
+        ]
+    assert told["data=4"] == told["data=4,tensor=2"] and told["data=1,tensor=2"] == []
 
 
 def test_factors_of_a_matrix_of_3_rows_have_rank_3():
