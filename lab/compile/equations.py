@@ -10,12 +10,12 @@ from typing import Any
 
 import jax
 from jax.extend import source_info_util
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from lab.compile import explicit_types
 
-Edit = Callable[[Any, Sequence[Any]], Sequence[Any]]
-"""What stands in place of an equation: from it and its operands to its results."""
+Edit = Callable[[Any, Sequence[Any]], Sequence[Any] | JaxprEqn]
+"""What stands in place of an equation: from it and its operands to its results, or to the equation that gives them."""
 CONSTRAINTS = frozenset({"sharding_constraint", "reshard"})
 """The second on mesh axes of type Explicit."""
 # What stands in names of instructions for the calls around them, beside jit(..) and shard_map.
@@ -30,6 +30,9 @@ _LEAVE_ALIKE = {
     **dict.fromkeys(("psum", "psum_invariant", "pmax", "pmin"), "axes"),
     **dict.fromkeys(("all_gather", "all_gather_invariant"), "axis_name"),
 }
+_CALLS = frozenset(
+    """jit pjit closed_call core_call checkpoint remat2 custom_jvp_call custom_vjp_call scan while cond""".split()
+)
 _DIFFER = frozenset({"axis_index", "ppermute", "pbroadcast", "all_to_all", "ragged_all_to_all", "reduce_scatter"})
 
 
@@ -138,12 +141,19 @@ def _differs(eqn: Any) -> bool:
 
 
 def evaluated(
-    jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], edits: Mapping[int, Edit], is_as_traced: bool = True
+    jaxpr: Any,
+    consts: Sequence[Any],
+    args: Sequence[Any],
+    edits: Mapping[int, Edit],
+    is_as_traced: bool = True,
+    was_checked: bool = False,
 ) -> list[Any]:
     """The results of a program, with edits in place of the equations of these ids.
 
     Args:
       is_as_traced: under the configuration that its equations were traced with, else under the present one.
+      was_checked: inside a `jax.shard_map` that is made anew, whose types no longer name the axes along which values
+        vary: what it calls is traced anew.
     """
     values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
     for eqn in jaxpr.eqns:
@@ -153,26 +163,32 @@ def evaluated(
             source_info_util.user_context(eqn.source_info.traceback, name_stack=stack),
             eqn.ctx.manager if is_as_traced else nullcontext(),
         ):
-            results = _results(eqn, operands, edits, is_as_traced)
+            results = _results(eqn, operands, edits, is_as_traced, was_checked)
         values.update(zip(eqn.outvars, results, strict=True))
     return [v.val if isinstance(v, Literal) else values[v] for v in jaxpr.outvars]
 
 
-def _results(eqn: Any, operands: list[Any], edits: Mapping[int, Edit], is_as_traced: bool) -> Sequence[Any]:
+def _results(
+    eqn: Any, operands: list[Any], edits: Mapping[int, Edit], is_as_traced: bool, was_checked: bool
+) -> Sequence[Any]:
     if id(eqn) in edits:
-        return edits[id(eqn)](eqn, operands)
+        instead = edits[id(eqn)](eqn, operands)
+        if not isinstance(instead, JaxprEqn):
+            return instead
+        eqn = instead
     types = None
     if is_retyped := explicit_types.is_retyped(eqn, operands):
         types = explicit_types.inner_types(eqn, operands)
         if types is None and any(_inner(eqn)):
             operands, is_retyped = explicit_types.as_traced(eqn, operands), False
-    touched = [(name, inner) for name, inner in _inner(eqn) if is_retyped or not is_as_traced or _has(inner, edits)]
+    is_anew = is_retyped or not is_as_traced or (was_checked and eqn.primitive.name in _CALLS)
+    touched = [(name, inner) for name, inner in _inner(eqn) if is_anew or _has(inner, edits)]
     if not touched:
         return bound(eqn, operands)
 
-    def anew(inner: Any) -> Callable[..., list[Any]]:
+    def anew(inner: Any, was_checked: bool = was_checked) -> Callable[..., list[Any]]:
         def results(*args: Any) -> list[Any]:
-            found = evaluated(_open(inner), getattr(inner, "consts", ()), args, edits, is_as_traced)
+            found = evaluated(_open(inner), getattr(inner, "consts", ()), args, edits, is_as_traced, was_checked)
             return explicit_types.results_for(eqn, operands, found)
 
         return results
@@ -180,7 +196,7 @@ def _results(eqn: Any, operands: list[Any], edits: Mapping[int, Edit], is_as_tra
     if eqn.primitive.name == "shard_map":
         given = eqn.params
         mapped = jax.shard_map(
-            anew(given["jaxpr"]),
+            anew(given["jaxpr"], was_checked=given["check_vma"]),
             mesh=given["mesh"],
             in_specs=tuple(given["in_specs"]),
             out_specs=list(given["out_specs"]),
@@ -190,17 +206,25 @@ def _results(eqn: Any, operands: list[Any], edits: Mapping[int, Edit], is_as_tra
         return list(mapped(*operands))
     params = dict(eqn.params)
     for name, inner in touched:
-        traced = jax.make_jaxpr(anew(inner))(*(types or (v.aval for v in _open(inner).invars)))
+        traced = jax.make_jaxpr(anew(inner))(*(types or [_type(v, was_checked) for v in _open(inner).invars]))
         params[name] = _put(params[name], inner, traced if isinstance(inner, ClosedJaxpr) else _open(traced))
     return bound(eqn.replace(params=params), operands)
 
 
+def _type(v: Any, was_checked: bool) -> Any:
+    """Without the axes along which it varies."""
+    aval = v.aval
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type) if was_checked else aval
+
+
 def bound(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
-    """The results of an equation as it is; sums whose result is known to be the same on all devices as other sums, for
-    where JAX is not told to check that. Where operands have other shardings in their types than it was traced with, in
-    the first way that JAX's types allow."""
+    """The results of an equation as it is. Where JAX is not told to check which values are the same on all devices,
+    sums that are known to be are other sums, and what only says that a value varies is left out. Where operands have
+    other shardings in their types than it was traced with, in the first way that JAX's types allow."""
     if eqn.primitive.name == "psum_invariant":
         return list(jax.lax.psum(tuple(operands), eqn.params["axes"]))
+    if eqn.primitive.name in ("pvary", "pcast"):
+        return list(operands)
     if not explicit_types.is_retyped(eqn, operands):
         return _bound(eqn, operands)
     *ways, last = explicit_types.ways(eqn, operands)

@@ -605,8 +605,8 @@ def _unroll_scans(program: _Program, change: changes.UnrollScans) -> None:
     if not at:
         raise NotApplicable("it has no such jax.lax.scan")
 
-    def edit(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
-        return equations.bound(eqn.replace(params={**eqn.params, "unroll": change.times}), operands)
+    def edit(eqn: Any, operands: Sequence[Any]) -> Any:
+        return eqn.replace(params={**eqn.params, "unroll": change.times})
 
     program.edit(at, edit)
 

@@ -1,5 +1,7 @@
 """Equations are found by the names that compiled text has for them."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from lab.compile.equations import named, scans
+from lab.compile.equations import evaluated, named, scans
 from lab.compile.inspection import read_program
 from lab.diagnosis.remedy import NotApplicable, UnrollScans
 from lab.meshes.axes import Axes
@@ -55,3 +57,31 @@ def test_an_unrolled_scan_has_its_transfers_as_often_at_more_sites():
     assert sum(before) == sum(after) and len(after) == 3 * len(before)
     with pytest.raises(NotApplicable, match=r"no such jax\.lax\.scan"):
         program.attempt((UnrollScans(2, 2),))
+
+
+def test_scans_of_gradients_inside_a_checked_shard_map_are_changed_at_any_depth():
+    mesh = make_mesh(parse_target("cpu:2"), Axes.of({"fsdp": 2}))
+    parts = P(None, "fsdp")
+
+    @partial(jax.shard_map, mesh=mesh, in_specs=(parts, P("fsdp")), out_specs=parts)
+    def step(w_LDD, x_BD):
+        def loss(w_LDD):
+            def gathered(x_BD, w_DD):
+                return nested(x_BD, jax.lax.all_gather(w_DD, "fsdp", tiled=True)[None]), None
+
+            return jax.lax.pmean(jnp.mean(jax.lax.scan(gathered, x_BD, w_LDD)[0]), "fsdp")
+
+        return jax.grad(loss)(w_LDD)
+
+    def unrolled(eqn, operands):
+        return eqn.replace(params={**eqn.params, "unroll": 2})
+
+    args = jax.ShapeDtypeStruct((4, 8, 8), jnp.float32), jax.ShapeDtypeStruct((4, 8), jnp.float32)
+    traced = jax.make_jaxpr(step)(*args)
+
+    def unrolls(*depths):
+        edits = {id(each.equation): unrolled for depth in depths for each in scans(traced.jaxpr, depth)}
+        again = jax.make_jaxpr(lambda *args: evaluated(traced.jaxpr, traced.consts, args, edits))(*args)
+        return [[each.equation.params["unroll"] for each in scans(again.jaxpr, depth)] for depth in (0, 2)]
+
+    assert [unrolls(0), unrolls(2), unrolls(0, 2)] == [[[2, 2], [1, 1]], [[1, 1], [2, 2]], [[2, 2], [2, 2]]]
