@@ -269,11 +269,17 @@ def _made(stage: Stage, asked: Asked, variant: Variant, of: Callable[[Program, B
 
 
 def _policy(policy: str) -> AbstractContextManager[None]:
-    from lab.compile.policies import around_scans, forced
+    from lab.compile.policies import around_scans, forced, removed
 
-    if not policy:
-        return nullcontext()
-    return around_scans() if policy == Wrap.AROUND_SCANS else forced(policy)
+    match policy:
+        case "":
+            return nullcontext()
+        case Wrap.REMOVED:
+            return removed()
+        case Wrap.AROUND_SCANS:
+            return around_scans()
+        case _:
+            return forced(policy)
 
 
 def _explicit(mesh: TypedAxes | None) -> tuple[str, ...]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, cast
 
-POLICIES = ("everything_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable", "nothing_saveable")
+POLICIES = ("dots_saveable", "dots_with_no_batch_dims_saveable", "nothing_saveable")
 """Names in `jax.checkpoint_policies`: each keeps less than the one before."""
 
 
@@ -15,14 +15,33 @@ POLICIES = ("everything_saveable", "dots_saveable", "dots_with_no_batch_dims_sav
 def forced(policy: str) -> Iterator[None]:
     """Every `jax.checkpoint` that is traced within it has this policy in place of its own."""
     import jax
+
+    found = getattr(jax.checkpoint_policies, policy)
+    with _instead(lambda bind, args, params: bind(*args, **params | {"policy": found})):
+        yield
+
+
+@contextmanager
+def removed() -> Iterator[None]:
+    """What is traced within it has no `jax.checkpoint`, which may keep all, but also stops the compiler from joining
+    what both passes compute."""
+    from lab.compile.equations import evaluated
+
+    with _instead(lambda bind, args, params: evaluated(params["jaxpr"], (), args, {})):
+        yield
+
+
+@contextmanager
+def _instead(of: Callable[[Callable[..., Any], Sequence[Any], dict[str, Any]], Any]) -> Iterator[None]:
+    """For what binds each `jax.checkpoint`."""
     from jax.extend.core.primitives import remat_p
 
-    found, primitive = getattr(jax.checkpoint_policies, policy), cast(Any, remat_p)
+    primitive = cast(Any, remat_p)
     bind = primitive.bind
 
     def bound(*args: Any, **params: Any) -> Any:
         # What was differentiated has made its choice.
-        return bind(*args, **(params if params["differentiated"] else params | {"policy": found}))
+        return bind(*args, **params) if params["differentiated"] else of(bind, args, params)
 
     primitive.bind = bound
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -12,7 +13,8 @@ from msgspec import UNSET, UnsetType
 from lab.core.codec import Count
 from lab.core.known import known
 from lab.core.units import bytes_text, seconds_text, share_text
-from lab.frontier.intervention import Intervention, Lever, Variant, goes_with, text
+from lab.diagnosis.remedy import CompilerOption, Donate
+from lab.frontier.intervention import Intervention, Lever, Variant, Wrap, goes_with, text
 from lab.frontier.outcome import Outcome
 from lab.measure.prediction import SecondsJson
 from lab.measure.rates.table import Basis
@@ -41,7 +43,7 @@ class Row:
 
     Attributes:
       found: what it comes to, or why it was not compiled.
-      same_as: the first variant that compiles to the same transfers, schedule, products and memory.
+      same_as: the first variant that compiles to the same transfers, schedule, products and memory, and takes as long.
     """
 
     variant: Variant
@@ -182,13 +184,31 @@ def _same(rows: Sequence[Row], found: Outcome | Refusal) -> Variant | None:
 def how(variant: Variant) -> str:
     """What makes it: options of commands, of `jax.jit`, and changes of the program."""
     options = {name: value for one in variant for name, value in one.options.items()}
+    changes = [change for one in variant for change in one.remedy if not isinstance(change, CompilerOption)]
     parts = [
         *(f"--mesh {one.mesh}" for one in variant if one.mesh),
         *(f"--set {name}={value}" for one in variant for name, value in one.settings),
-        *(str(one) for one in variant if one.policy or len(one.options) < len(one.remedy)),
+        *(_checkpointed(one.policy) for one in variant if one.policy),
+        *dict.fromkeys(_given_up(change) if isinstance(change, Donate) else str(change) for change in changes),
         *([f"jax.jit(..., compiler_options={options})"] if options else []),
     ]
     return "; ".join(parts)
+
+
+def _checkpointed(policy: str) -> str:
+    match policy:
+        case Wrap.REMOVED:
+            return "no jax.checkpoint"
+        case Wrap.AROUND_SCANS:
+            return "jax.checkpoint(..., prevent_cse=False) around the body of each jax.lax.scan"
+        case _:
+            return f"jax.checkpoint(..., policy=jax.checkpoint_policies.{policy})"
+
+
+def _given_up(change: Donate) -> str:
+    """`params, opt_state donated`: arguments by the names that the function has for them."""
+    names = dict.fromkeys(re.split(r"\W", name)[0] for name in change.names)
+    return f"{', '.join(names)} donated" if names else str(change)
 
 
 def _why(frontier: Frontier) -> str:

@@ -21,8 +21,9 @@ class Lever(StrEnum):
 
 
 class Wrap(StrEnum):
-    """What stands around `jax.checkpoint`, beside policies by name."""
+    """Where `jax.checkpoint` stands, beside policies by name."""
 
+    REMOVED = "removed"
     AROUND_SCANS = "around scans"
 
 
@@ -32,7 +33,7 @@ class Intervention:
 
     Attributes:
       remedy: changes of the traced program, and options of the compiler.
-      policy: of `jax.checkpoint`, by its name in `jax.checkpoint_policies`, or `Wrap.AROUND_SCANS`; "" leaves it.
+      policy: of `jax.checkpoint`, by its name in `jax.checkpoint_policies`, or a `Wrap`; "" leaves it.
       mesh: the axes in another order.
       settings: parameters of an experiment, or of a builder.
       mathematics: what it makes of the result beyond another order of sums; "" where that is all.

@@ -94,12 +94,13 @@ class Outcome:
         return self.seconds.total if self.seconds else None
 
     def is_same(self, other: Outcome) -> bool:
-        """In transfers, schedule, products and memory."""
-        return (self.ledger, self.schedule, self.flops, self.peak) == (
+        """In transfers, schedule, products, memory, and seconds, which devices in another order change alone."""
+        return (self.ledger, self.schedule, self.flops, self.peak, self.seconds) == (
             other.ledger,
             other.schedule,
             other.flops,
             other.peak,
+            other.seconds,
         )
 
 
@@ -115,8 +116,9 @@ def _digest(content: object) -> str:
 
 
 def _content(t: Transfer) -> str:
-    """What is sent and how it is started, whatever the instruction is called."""
-    return repr((t.kind, t.axes, t.sub_axes, t.group_size, t.executions, t.dtype, t.payload_bytes, t.overlap, t.shift))
+    """What is sent, where, and how it is started, whatever the instruction is called."""
+    what = (t.kind, t.axes, t.sub_axes, t.group_size, t.executions, t.dtype, t.payload_bytes, t.shift)
+    return repr((*what, t.link, t.overlap))
 
 
 def _unnamed(some: Sequence[Step], numbers: dict[str, int]) -> Iterator[object]:

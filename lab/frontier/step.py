@@ -87,8 +87,8 @@ def _orders(axes: Axes | None) -> Iterator[Intervention]:
 
 
 def of_policies() -> Iterator[Intervention]:
-    """What `jax.checkpoint` keeps in a program of which nothing else is known."""
-    for policy in (*POLICIES, Wrap.AROUND_SCANS):
+    """What `jax.checkpoint` keeps in a program of which nothing else is known: all of it, or less and less."""
+    for policy in (Wrap.REMOVED, *POLICIES, Wrap.AROUND_SCANS):
         yield Intervention(Lever.REMAT, policy=policy)
 
 

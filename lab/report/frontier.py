@@ -60,14 +60,14 @@ def columns(found: Frontier, rows: Sequence[Row]) -> list[Column]:
     """Of variants that were compiled; in brackets what is otherwise than of the step as it is. Empty ones are left
     out."""
     some = [(row, row.outcome) for row in rows if row.outcome]
-    asked, axes = found.asked, list(dict.fromkeys(name for _, one in some for name in one.wire))
+    asked = found.asked
+    axes: dict[frozenset[str], str] = {}  # Crossed ones, by the name that they have in the mesh as it is.
+    for outcome in (asked, *(one for _, one in some)):
+        for name in outcome.wire:
+            axes.setdefault(_crossed(name), name)
     by_axes = [
-        Column(
-            f"sent over\n{name}",
-            tuple(_changed(asked.wire.get(name, Fraction(0)), one.wire.get(name, Fraction(0))) for _, one in some),
-            True,
-        )
-        for name in axes
+        Column(f"sent over\n{name}", tuple(_changed(_sent(asked, names), _sent(one, names)) for _, one in some), True)
+        for names, name in axes.items()
     ]
     made = [
         Column("variant", tuple(_name(row) for row, _ in some)),
@@ -80,6 +80,14 @@ def columns(found: Frontier, rows: Sequence[Row]) -> list[Column]:
         Column("", tuple(_marks(found, row) for row, _ in some)),
     ]
     return [column for column in made if any(column.cells)]
+
+
+def _crossed(name: str) -> frozenset[str]:
+    return frozenset(name.split("+"))
+
+
+def _sent(one: Outcome, names: frozenset[str]) -> Fraction:
+    return sum((sent for name, sent in one.wire.items() if _crossed(name) == names), Fraction(0))
 
 
 def _name(row: Row) -> str:

@@ -47,7 +47,7 @@ def frontier(lab, tmp_path, monkeypatch):
     monkeypatch.setattr(several_processes, "MOST_PROCESSES", 1)
     monkeypatch.setenv("LAB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(step, "_UNROLLED", ((0, 4),))
-    monkeypatch.setattr(step, "POLICIES", ("everything_saveable",))
+    monkeypatch.setattr(step, "POLICIES", ())
     monkeypatch.setattr(flags, "MEGABYTES", ())
     (tmp_path / "step.py").write_text(STEP)
     yield lambda *options: lab("frontier", "step.py:build", "--mesh", "data=2", *options)
@@ -58,7 +58,7 @@ def test_what_a_checkpoint_keeps_costs_memory_and_spares_products(frontier):
     answer = frontier("--target", "cpu:2", "--try", "width=64", "--json")
     found = json.loads(answer.out)
     rows = {" + ".join(one["change"] for one in row["interventions"]): row for row in found["rows"]}
-    asked, kept, wide = rows[""], rows["jax.checkpoint everything_saveable"], rows["width=64"]
+    asked, kept, wide = rows[""], rows["jax.checkpoint removed"], rows["width=64"]
     # Four products of a layer, one of which computes it again; each multiplies 8 x 32 by 32 x 32 on a device.
     assert (asked["flops"], kept["flops"]) == (4 * 4 * 2 * 8 * 32 * 32, 4 * 3 * 2 * 8 * 32 * 32)
     assert kept["peak"] > asked["peak"] and wide["wire_bytes"] == 4 * asked["wire_bytes"]

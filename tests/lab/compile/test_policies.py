@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from lab.compile.equations import equations
-from lab.compile.policies import POLICIES, around_scans, forced
+from lab.compile.policies import POLICIES, around_scans, forced, removed
 
 SHAPES = jax.ShapeDtypeStruct((3, 8, 8), jnp.float32), jax.ShapeDtypeStruct((4, 8), jnp.float32)
 
@@ -29,11 +29,21 @@ def products(layer) -> int:
     return sum(each.primitive == "dot_general" for each in equations(traced.jaxpr))
 
 
-@pytest.mark.parametrize("policy, again", list(zip(POLICIES, (0, 0, 0, 2), strict=True)))
+@pytest.mark.parametrize("policy, again", list(zip(POLICIES, (0, 0, 2), strict=True)))
 def test_a_policy_from_outside_decides_how_many_products_are_computed_again(policy, again):
     with forced(policy):
         assert products(keeping_products()) == 6 + again
     assert products(keeping_products()) == 6
+
+
+def test_what_is_traced_without_its_checkpoints_has_no_equation_of_them_and_computes_nothing_again():
+    def equations_of(layer):
+        return [each.primitive for each in equations(jax.make_jaxpr(lambda w, x: loss(layer, w, x))(*SHAPES).jaxpr)]
+
+    with removed():
+        assert products(keeping_products()) == products(layer) == 6
+        assert equations_of(keeping_products()) == equations_of(layer)
+    assert len(equations_of(keeping_products())) == len(equations_of(layer)) + 1
 
 
 def test_around_a_scan_that_keeps_everything_its_body_is_computed_again():

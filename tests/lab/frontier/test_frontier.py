@@ -7,13 +7,13 @@ import pytest
 
 from lab.core.codec import to_json
 from lab.core.known import known
-from lab.diagnosis.remedy import CompilerOption
-from lab.frontier.frontier import Frontier, Refusal, explored
+from lab.diagnosis.remedy import CompilerOption, Donate
+from lab.frontier.frontier import Frontier, Refusal, explored, how
 from lab.frontier.intervention import Intervention, Lever
 from lab.frontier.outcome import Outcome
 from lab.measure.prediction import SecondsJson
 from lab.report.drawing import Dot
-from lab.report.frontier import frontier_text
+from lab.report.frontier import columns, frontier_text
 from lab.report.frontier_picture import drawing
 from lab.report.html.frontier import page
 
@@ -80,6 +80,12 @@ def test_what_compiles_to_the_same_changes_nothing_and_is_tried_with_no_other():
     assert "changes nothing: a=True" in frontier_text(found) and "the same as b=True: c=True" in frontier_text(found)
 
 
+def test_what_sends_the_same_over_slower_links_changes_something():
+    asked = outcome(10.0, 900, mark="one text")
+    found = frontier(asked, (flag("a"), outcome(14.0, 900, mark="one text")))
+    assert found.rows[1].same_as is None and "14 s (+40 %)" in frontier_text(found)
+
+
 def test_the_best_are_joined_as_long_as_one_more_makes_it_faster():
     found = frontier(
         outcome(10.0, 900),
@@ -131,6 +137,27 @@ def test_without_seconds_the_fewest_bytes_are_picked():
     found = frontier(silent(outcome(1.0, 900)), (flag("a"), silent(outcome(2.0, 950, sent=50))))
     assert names(found.pick) == "a" and "note: no seconds" in frontier_text(found)
     assert "50 B sent" in page(found)
+
+
+def test_bytes_over_the_axes_of_a_mesh_in_another_order_stand_in_the_column_of_the_same_axes():
+    asked = replace(outcome(10.0, 900), wire={"fsdp+tensor": Fraction(63), "tensor": Fraction(8)})
+    turned = replace(outcome(9.0, 900), wire={"tensor": Fraction(8), "tensor+fsdp": Fraction(63)})
+    found = frontier(asked, (flag("a"), turned))
+    heads = [column.heading for column in columns(found, found.rows)]
+    assert heads[1:3] == ["sent over\nfsdp+tensor", "sent over\ntensor"] and "sent over\ntensor+fsdp" not in heads
+    assert columns(found, found.rows)[1].cells == ("63 B", "63 B")
+
+
+def test_how_to_make_a_variant_is_told_in_the_words_of_jax():
+    def kept(policy: str) -> Intervention:
+        return Intervention(Lever.REMAT, policy=policy)
+
+    donated = Intervention(Lever.PLACEMENT, (Donate(("params['up']", "params['down']", "moments.mu")),))
+    assert how((kept("dots_saveable"), donated, flag("a"))) == (
+        "jax.checkpoint(..., policy=jax.checkpoint_policies.dots_saveable); params, moments donated; "
+        "jax.jit(..., compiler_options={'a': 'True'})"
+    )
+    assert how((kept("removed"),)) == "no jax.checkpoint" and "prevent_cse=False" in how((kept("around scans"),))
 
 
 def test_a_variant_that_does_not_compile_is_a_row_with_the_reason():
