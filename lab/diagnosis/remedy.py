@@ -340,7 +340,8 @@ def remedy_text(remedy: Sequence[Change]) -> str:
 
 
 def _operation(equation: str) -> str:
-    return equation.rsplit("/", 1)[-1]
+    """As a program writes it: what JAX traces of `jax.lax.psum` is a `psum_invariant`."""
+    return equation.rsplit("/", 1)[-1].replace("psum_invariant", "psum")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from lab.core.dtypes import DTYPES
 from lab.core.known import known
 from lab.core.units import count, exact, listed
 from lab.diagnosis.account import Way
@@ -298,18 +299,25 @@ def narrowed_after(program: Program) -> Iterator[Finding]:
     most = largest(sites)
     if now - then >= _SMALLEST:
         dtype = next(narrow for site, narrow in found if site is most)
+        be, which, it = ("is", "", "it") if len(sites) == 1 else ("are", "the largest is ", "they")
         sentence = (
-            f"{count(len(sites), 'value')} {'is' if len(sites) == 1 else 'are'} cast to a narrower dtype after being "
-            f"sent (the largest is {program.moved(most)}, sent as {most.transfer.dtype} and cast to {dtype}): cast "
-            f"before, they would be {exact(then)} B a step sent by each device instead of {exact(now)}"
+            f"{count(len(sites), 'value')} {be} cast to a narrower dtype after being sent ({which}"
+            f"{program.moved(most)}, sent as {most.transfer.dtype} and cast to {dtype}): cast before, {it} would be "
+            f"{exact(then)} B a step sent by each device instead of {exact(now)}"
         )
         advice = (
             "cast before the transfer, and pin the cast value to the sharding that it has there: "
-            f"jax.lax.with_sharding_constraint(x.astype({dtype}), the spec of x) and then to the one that is asked for"
+            f"jax.lax.with_sharding_constraint(x.astype({_of_jax(dtype)}), the spec of x) and then to the one that is "
+            "asked for"
         )
         yield program.finding(
             "narrowed_after", sentence, advice, *sites, needed_bytes=then, remedy=_cast_before(program, found)
         )
+
+
+def _of_jax(dtype: str) -> str:
+    """`jnp.float8_e4m3fn`."""
+    return f"jnp.{DTYPES[dtype][0]}" if dtype in DTYPES else dtype
 
 
 def _cast_before(program: Program, found: list[tuple[Site, str]]) -> Remedy:

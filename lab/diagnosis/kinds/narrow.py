@@ -36,11 +36,12 @@ def dequantised_before(program: Program) -> Iterator[Finding]:
             if is_sum
             else "sent before that, with their scales"
         )
+        be, which, it = ("is", "", "it") if total == 1 else ("are", "the largest is ", "they")
         sentence = (
-            f"{count(total, 'array')} of 8-bit values {'is' if total == 1 else 'are'} dequantised and then "
-            f"{'summed' if is_sum else 'sent'} wide (the largest is {program.moved(most)}, of {dtype} values, in "
-            f"{most.transfer.dtype}): {how}, {'it' if total == 1 else 'they'} would be {exact(then)} B a step sent by "
-            f"each device instead of {exact(now)}{'' if is_known else ', and the scales'}"
+            f"{count(total, 'array')} of 8-bit values {be} dequantised and then {'summed' if is_sum else 'sent'} wide "
+            f"({which}{program.moved(most)}, of {dtype} values, in {most.transfer.dtype}): {how}, {it} would be "
+            f"{exact(then)} B a step sent by each device instead of {exact(now)}"
+            f"{'' if is_known else ', and the scales'}"
         )
         advice = (
             "exchange the narrow values and their scales (jax.lax.all_to_all), dequantise what arrives, and sum it"
