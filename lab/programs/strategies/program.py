@@ -29,7 +29,7 @@ from lab.programs.models.decoder import Parameter, Parameters
 from lab.programs.models.shape import DTYPES, DecoderShape
 from lab.programs.strategies import loss_scale
 from lab.programs.strategies.anchored import hooks_of_pairs
-from lab.programs.strategies.exchanged import exchanged, first_memory, memory_specs
+from lab.programs.strategies.exchanged import exchanged, exchanged_sizes, first_memory, memory_specs
 from lab.programs.strategies.loss_scale import NEEDS_SCALE, over_scale, times_scale, where_finite, without
 from lab.programs.strategies.narrow_moments import narrowed, widened
 from lab.programs.strategies.strategy import RESIDUAL, TABLE, Pair, Strategy
@@ -170,6 +170,7 @@ def spread_over(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh)
             f"dtype={shape.dtype} with an exchange of gradients: a step that overflows would spoil its memory; use bf16"
         )
     strategy.check(shape, placed.axes)
+    exchanged_sizes(strategy, shape, placed.axes)  # Refuses an exchange of no gradient.
     _check_dispatch(shape, style, mesh)
     if style != "explicit":
         _check_partial_sums(placed, style)

@@ -184,7 +184,12 @@ class Strategy:
         return Ledger(tuple(Counter(found).elements()), devices=axes.size, mesh=axes.shape)
 
     def check(self, shape: DecoderShape, axes: Axes) -> None:
-        """Raises UsageError where a dim does not split over its axes, or the mesh lacks an axis."""
+        """Raises UsageError where a dim does not split over its axes, the mesh lacks an axis, or nothing is gathered in
+        the formats of the wire."""
+        if self.wire != AS_IT_IS and not any(self.gathered_over((dim,)) for dim in SPLIT):
+            raise UsageError(
+                "this strategy gathers no weights, so there are none to send in a format of 8 bits; compose with ZERO3"
+            )
         if not shape.experts and (split := self.weights.axes_of("experts", axes.names)):
             raise UsageError(
                 f"experts=0 and experts are sharded over {', '.join(split)}; set experts to a multiple of the axis, "

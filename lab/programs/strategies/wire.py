@@ -34,11 +34,18 @@ class Narrow:
       dtype: by XLA's name: "f8e4m3fn", "f8e5m2" or "s8".
       block: values that share a scale; 0: all of a tensor, whose largest magnitude an all_reduce finds.
       scale: dtype of a scale: "f32", or "u8" for the exponent of a power of two (microscaling).
+    Raises:
+      UsageError: no such format.
     """
 
     dtype: str
     block: int = 0
     scale: str = "f32"
+
+    def __post_init__(self) -> None:
+        for name, known in ((self.dtype, (*LARGEST,)), (self.scale, ("f32", "u8"))):
+            if name not in known:
+                raise UsageError(f"{self}: found {name}, expected one of {', '.join(known)}")
 
     @property
     def scale_bytes(self) -> int:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from lab.core.ledger import Kind
+from lab.meshes.errors import UsageError
 from lab.programs.strategies.exchange import Exchange, Message, Sizes
 from lab.programs.strategies.exchanged import by_exchange
 from lab.programs.strategies.strategy import Strategy
@@ -115,5 +116,7 @@ def _exchange(
 
 @cache
 def power_sgd(rank: int = 4) -> Strategy:
-    """Gradients of this rank, what it loses fed back."""
+    """Gradients of this rank, what it loses fed back. Raises UsageError for a rank below 1."""
+    if rank < 1:
+        raise UsageError(f"power_sgd(rank={rank}): expected 1 or more")
     return by_exchange(Exchange(run=_exchange, sends=partial(sends, rank), memory=partial(first_memory, rank)))

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from lab.core.ledger import Kind
+from lab.meshes.errors import UsageError
 from lab.programs.strategies.exchange import Exchange, Message, Sizes
 from lab.programs.strategies.exchanged import by_exchange
 from lab.programs.strategies.strategy import Strategy
@@ -84,13 +85,24 @@ def _random_k(
     return apart(total_N, [g.shape for g in gradients]), error_N
 
 
+def _check(share: float) -> None:
+    if not 0 < share <= 1:
+        raise UsageError(f"share={share:g}: expected a share above 0, at most 1")
+
+
 @cache
 def top_k(share: float = 0.01) -> Strategy:
-    """The largest numbers of each rank's gradients. Source: Stich et al. 2018."""
+    """The largest numbers of each rank's gradients. Raises UsageError for a share of none, or of more than all.
+
+    Source: Stich et al. 2018."""
+    _check(share)
     return by_exchange(Exchange(run=partial(_top_k, share), sends=partial(top_k_sends, share), memory=no_errors))
 
 
 @cache
 def random_k(share: float = 0.01) -> Strategy:
-    """Random numbers of the gradients, drawn by all ranks alike. Source: Stich et al. 2018."""
+    """Random numbers of the gradients, drawn by all ranks alike. Raises UsageError as `top_k`.
+
+    Source: Stich et al. 2018."""
+    _check(share)
     return by_exchange(Exchange(run=partial(_random_k, share), sends=partial(random_k_sends, share), memory=no_errors))

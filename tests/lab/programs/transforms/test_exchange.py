@@ -20,6 +20,7 @@ from lab.programs.pipelines.program import PipelineShape
 from lab.programs.pipelines.program import step as pipeline_step
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.hybrid import HYBRID
+from lab.programs.strategies.program import step
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
 from lab.programs.strategies.terms import UPDATE
 from lab.programs.strategies.update import frozen, momenta, optimizer, optimizer_of_momenta
@@ -157,6 +158,25 @@ def test_two_exchanges_do_not_compose_and_one_is_one_with_itself():
 def test_where_no_whole_gradient_is_summed_there_is_none_to_exchange(strategy, axis):
     with pytest.raises(UsageError, match="there is none to exchange; compose with DATA_PARALLEL"):
         (strategy | top_k(0.01)).predict(SHAPE, Axes.of({axis: 8}))
+
+
+def test_a_step_refuses_the_exchange_that_its_ledger_refuses():
+    mesh = make_mesh(parse_target("cpu:8"), Axes.of({"fsdp": 8}))
+    with pytest.raises(UsageError, match="there is none to exchange; compose with DATA_PARALLEL"):
+        step(ZERO3 | top_k(0.01), "explicit", SHAPE, mesh)
+
+
+@pytest.mark.parametrize(
+    "transform, wrong, line",
+    [
+        (power_sgd, 0, r"power_sgd\(rank=0\): expected 1 or more"),
+        (top_k, 2.0, "share=2: "),
+        (random_k, -1, "share=-1: "),
+    ],
+)
+def test_a_rank_or_a_share_that_sends_nothing_or_more_than_all_is_refused(transform, wrong, line):
+    with pytest.raises(UsageError, match=line):
+        transform(wrong)
 
 
 def test_a_pipeline_refuses_an_exchange():

@@ -14,7 +14,9 @@ from lab.harness.decoder.step import SMALL, random_tokens
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
 from lab.programs.models.collective_hooks import CollectiveHooks
+from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies import program
+from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.strategy import is_split, split_dim
 from lab.programs.strategies.wire import Narrow, quantised, rounded, scattered, seen_as
 from lab.programs.strategies.zero3 import ZERO3
@@ -113,6 +115,16 @@ def test_what_a_rank_keeps_of_a_narrow_sum_is_the_sum_of_the_rounded_parts():
 def test_two_formats_of_one_wire_are_refused():
     with pytest.raises(UsageError, match="two formats for weights on the wire"):
         gathered_in(RECIPES["tensor"]) | gathered_in(RECIPES["int8"])
+
+
+def test_a_format_of_gathered_weights_where_none_is_gathered_is_refused():
+    with pytest.raises(UsageError, match="gathers no weights, so there are none to send in a format"):
+        (DATA_PARALLEL | gathered_in(RECIPES["int8"])).predict(DecoderShape().shrunk(), Axes.of({"data": 8}))
+
+
+def test_a_format_that_no_rounding_knows_is_refused():
+    with pytest.raises(UsageError, match="found s4, expected one of f8e4m3fn, f8e5m2, s8"):
+        Narrow("s4")
 
 
 def test_weights_and_gradients_each_have_a_format():
