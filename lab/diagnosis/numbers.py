@@ -3,19 +3,30 @@ of an array begins."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from operator import add, and_, eq, floordiv, ge, gt, le, lt, mod, mul, ne, sub
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from operator import add, and_, eq, ge, gt, le, lshift, lt, mul, ne, rshift, sub
+from typing import Any
 
 from lab.diagnosis.flow import Flow, Place
 from lab.hlo.loops import Scope, counted
+
+
+def _quotient(a: int, b: int) -> int:
+    """Towards zero, as XLA divides."""
+    found = abs(a) // abs(b)
+    return found if (a < 0) == (b < 0) else -found
+
 
 _TWO: Mapping[str, Callable[[int, int], int]] = {
     "add": add,
     "subtract": sub,
     "multiply": mul,
-    "divide": floordiv,
-    "remainder": mod,
+    "divide": _quotient,
+    "remainder": lambda a, b: a - b * _quotient(a, b),
     "and": and_,
+    "shift-left": lshift,
+    "shift-right-logical": rshift,
     "maximum": max,
     "minimum": min,
 }
@@ -44,7 +55,7 @@ def number_on(flow: Flow, place: Place, device: int | None, iteration: int = 0, 
     numbers = [number for number in known if number is not None]
     if len(numbers) != len(i.operands):
         return None
-    if i.opcode in _TWO and len(numbers) == 2 and (numbers[1] or i.opcode not in ("divide", "remainder")):
+    if i.opcode in _TWO and len(numbers) == 2 and _is_defined(i.opcode, *numbers):
         return _TWO[i.opcode](*numbers)
     if i.opcode == "compare" and (compare := _COMPARE.get(i.attribute("direction") or "")):
         return int(compare(*numbers))
@@ -55,9 +66,21 @@ def number_on(flow: Flow, place: Place, device: int | None, iteration: int = 0, 
     return None
 
 
+def _is_defined(opcode: str, a: int, b: int) -> bool:
+    """Whatever the width of the type."""
+    if opcode.startswith("shift"):
+        return a >= 0 and 0 <= b < 32
+    return b != 0 or opcode not in ("divide", "remainder")
+
+
 def _loop_of_state(flow: Flow, step: Place) -> tuple[Place, int] | None:
     """The loop whose state's element a value is, and which."""
     i, c = step
     index = i.attribute("index") if i.opcode == "get-tuple-element" and i.operands[0] in c.parameters else None
     loops = [place for place in flow.callers(c) if place.instruction.attribute("body") == c.name]
     return (loops[0], int(index)) if len(loops) == 1 and index and index.isdecimal() else None
+
+
+def is_rising(places: Sequence[Any]) -> bool:
+    """Each comes after the one before it."""
+    return all(one < other for one, other in pairwise(places))

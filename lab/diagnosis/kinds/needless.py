@@ -10,7 +10,7 @@ from lab.core.known import known
 from lab.core.units import exact, listed
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import SCALES, Place, Use
-from lab.diagnosis.numbers import number_on
+from lab.diagnosis.numbers import is_rising, number_on
 from lab.diagnosis.program import Argument, Program, Site, sent
 from lab.diagnosis.remedy import Gather
 from lab.diagnosis.specs import spec_text
@@ -42,7 +42,7 @@ def summed_to_gather(program: Program) -> Iterator[Finding]:
 
 
 def _is_own_part(program: Program, site: Site) -> bool:
-    """An update of zeros by a part that lies in another place on each device of a group, and all parts fill it."""
+    """An update of zeros by a part that lies further on on each next device of a group, and all parts fill it."""
     operand, groups = program.moving(site), program.members(site)
     written = None if operand is None else program.flow.source(*operand)
     if written is None or groups is None or written.instruction.opcode != "dynamic-update-slice":
@@ -53,9 +53,9 @@ def _is_own_part(program: Program, site: Site) -> bool:
         return False
     sizes, whole = arrays(part.instruction.shape)[0].dims, arrays(written.instruction.shape)[0].dims
     parts = prod(sizes) * (site.transfer.group_size or 0)
-    tiles = [{_tile(program, starts, device, sizes, whole) for device in row} - {None} for row in groups.members]
-    is_each_own = all(len(found) == len(row) for found, row in zip(tiles, groups.members, strict=True))
-    return parts == site.result.elements and is_each_own
+    tiles = [[_tile(program, starts, device, sizes, whole) for device in row] for row in groups.members]
+    # A gather puts the parts one after the other, by rank.
+    return parts == site.result.elements and all(None not in row and is_rising(row) for row in tiles)
 
 
 def _tile(

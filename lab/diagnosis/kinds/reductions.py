@@ -12,7 +12,7 @@ from lab.core.ledger import Kind, Phase, wire_bytes
 from lab.core.units import count, exact, listed
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place, Use
-from lab.diagnosis.numbers import number_on
+from lab.diagnosis.numbers import is_rising, number_on
 from lab.diagnosis.program import Argument, Program, Site, sent
 from lab.diagnosis.remedy import CompilerOption, ReduceOverLess, Scatter, ShardResult
 from lab.diagnosis.slices import ELEMENTWISE, own_slices
@@ -165,8 +165,8 @@ def _adds(program: Program, site: Site) -> bool:
 
 
 def _are_shares(program: Program, site: Site, slices: list[Use]) -> bool:
-    """Together they are one device's share of the sum, and the devices that sum take others, not all the same as where
-    another axis splits it."""
+    """Together they are one device's share of the sum, and each next device that sums takes the next one, as a scatter
+    gives it, and not all the same as where another axis splits it."""
     kept = sum(arrays(known(use.instruction).shape)[0].elements for use in slices)
     groups = program.members(site)
     first = Place(known(slices[0].instruction), slices[0].computation)
@@ -175,7 +175,7 @@ def _are_shares(program: Program, site: Site, slices: list[Use]) -> bool:
         return False
     for row in groups.members:
         taken = [tuple(None if s is None else number_on(program.flow, s, device) for s in starts) for device in row]
-        if not any(None in numbers for numbers in taken) and len(set(taken)) < len(taken):
+        if any(None in numbers for numbers in taken) or not is_rising(taken):
             return False
     return True
 

@@ -402,6 +402,8 @@ def test_a_sum_of_own_parts_and_zeros_is_told_with_what_the_gather_sends(target)
     assert finding.kind == "summed_to_gather"
     assert f"would send {exact(wire_bytes(gathered))} B instead of {exact(wire_bytes(told))}" in finding.sentence
     assert kinds(over(lambda x_RD: put_together(x_RD, lambda device: 16 * (device // 2)))) == []
+    # In any order but the ranks' a gather gives something else.
+    assert kinds(over(lambda x_RD: put_together(x_RD, lambda device: 16 * (7 - device)))) == []
     # Windows that overlap are added up.
     assert kinds(over(lambda x_RD: put_together(x_RD, lambda device: 8 * device))) == []
 
@@ -434,21 +436,22 @@ def test_a_sum_of_what_a_branch_gives_is_for_nothing_only_where_no_branch_has_va
 
 
 @pytest.mark.parametrize(
-    ("reduced", "axis", "rows", "told"),
+    ("reduced", "axis", "rows", "told", "place"),
     [
-        (jax.lax.psum, "data", 16, ["not_scattered"]),
-        (jax.lax.psum, "model", 16, []),
-        (jax.lax.psum, "data", 48, []),
-        (jax.lax.pmax, "data", 16, []),
+        (jax.lax.psum, "data", 16, ["not_scattered"], lambda rank: rank),
+        (jax.lax.psum, "data", 16, [], lambda rank: (rank + 1) % 4),
+        (jax.lax.psum, "model", 16, [], lambda rank: rank),
+        (jax.lax.psum, "data", 48, [], lambda rank: rank),
+        (jax.lax.pmax, "data", 16, [], lambda rank: rank),
     ],
-    ids=["shares", "of another axis", "more than a share", "a maximum"],
+    ids=["shares", "the next rank's", "of another axis", "more than a share", "a maximum"],
 )
 @pytest.mark.compiles
-def test_a_scatter_is_advised_only_where_each_device_keeps_a_share_of_its_own(reduced, axis, rows, told):
+def test_a_scatter_is_advised_only_where_each_device_keeps_a_share_of_its_own(reduced, axis, rows, told, place):
     mesh = cpu(data=4, model=2)
 
     def cut(x_RD):
-        at = jax.lax.axis_index(axis) * min(rows, 64 - rows)
+        at = place(jax.lax.axis_index(axis)) * min(rows, 64 - rows)
         return jax.lax.dynamic_slice_in_dim(reduced(x_RD, "data"), at, rows)
 
     mapped = jax.shard_map(cut, mesh=mesh, in_specs=P("data"), out_specs=P(axis), check_vma=False)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from lab.diagnosis.flow import Flow
+from lab.diagnosis.flow import Flow, Place
+from lab.diagnosis.numbers import number_on
 from lab.hlo.text import parse
 
 HELD = """HloModule held
@@ -52,3 +53,28 @@ def test_a_value_goes_into_what_is_started_and_comes_out_of_what_awaits_it(kind)
     assert flow.source(ran.by_name["p"], ran).instruction.name == "sum"
     assert [use.opcode for use in flow.uses(module.entry.by_name["sum"], module.entry)] == ["negate"]
     assert [use.opcode for use in flow.uses(ran.by_name["half"], ran)] == ["abs"]
+
+
+NUMBERS = """HloModule numbers
+
+ENTRY %main () -> s32[] {
+  %id = u32[] partition-id()
+  %one = u32[] constant(1)
+  %half = u32[] shift-right-logical(%id, %one)
+  %twice = u32[] shift-left(%id, %one)
+  %signed = s32[] convert(%id)
+  %four = s32[] constant(4)
+  %before = s32[] subtract(%signed, %four)
+  %rest = s32[] remainder(%before, %four)
+  ROOT %part = s32[] divide(%before, %four)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "of_device_3"), [("half", 1), ("twice", 6), ("before", -1), ("rest", -1), ("part", 0)]
+)
+def test_a_number_of_a_device_is_what_xla_computes_of_negative_ones_too(name, of_device_3):
+    module = parse(NUMBERS)
+    place = Place(module.entry.by_name[name], module.entry)
+    assert number_on(Flow(module), place, 3) == of_device_3
