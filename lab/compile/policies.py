@@ -25,9 +25,9 @@ def forced(policy: str) -> Iterator[None]:
 def removed() -> Iterator[None]:
     """What is traced within it has no `jax.checkpoint`, which may keep all, but also stops the compiler from joining
     what both passes compute."""
-    from lab.compile.equations import evaluated
+    from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-    with _instead(lambda bind, args, params: evaluated(params["jaxpr"], (), args, {})):
+    with _instead(lambda bind, args, params: jaxpr_as_fun(ClosedJaxpr(params["jaxpr"], ()))(*args)):
         yield
 
 

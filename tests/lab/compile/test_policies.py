@@ -1,8 +1,12 @@
 """What `jax.checkpoint` keeps where that is decided from outside."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 
 from lab.compile.equations import equations
 from lab.compile.policies import POLICIES, around_scans, forced, removed
@@ -44,6 +48,17 @@ def test_what_is_traced_without_its_checkpoints_has_no_equation_of_them_and_comp
         assert products(keeping_products()) == products(layer) == 6
         assert equations_of(keeping_products()) == equations_of(layer)
     assert len(equations_of(keeping_products())) == len(equations_of(layer)) + 1
+
+
+def test_without_its_checkpoints_a_checked_shard_map_still_says_what_varies():
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))
+
+    @partial(jax.shard_map, mesh=mesh, in_specs=(P(), P("data")), out_specs=P("data"))
+    def step(w_DD, x_BD):
+        return jax.grad(lambda x_BD: jnp.sum(jax.checkpoint(lambda x: jnp.tanh(x @ w_DD) * 2)(x_BD)))(x_BD)
+
+    with removed():
+        jax.make_jaxpr(step)(*(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((8, 8), (4, 8))))
 
 
 def test_around_a_scan_that_keeps_everything_its_body_is_computed_again():
