@@ -15,7 +15,7 @@ import click
 
 from lab.cli import options
 from lab.cli.output import print_json, print_text
-from lab.cli.programs import NotAppliedThere, Script, programs, read_built
+from lab.cli.programs import NotAppliedThere, Script, programs, read_built, with_settings_of
 from lab.cli.progress import stages
 from lab.compile import sources
 from lab.compile.other_process import Call, ProcessEnded, Stage, called_here
@@ -141,11 +141,13 @@ def frontier(
     began = time.perf_counter()
     script = Script(context.meta[options.ARGUMENTS], functions, calls)
     asked = _asked(source, mesh, target, style, settings, script)
+    tried = [one for some in (*trials, *others) for one in some]
+    _check_takes(asked, tried)
     if asked.target.platform == Platform.CPU:
         skip_code_optimization()
-    given = [*asked.parameters_to_try, *(one for some in (*trials, *others) for one in some)]
+    given = [*asked.parameters_to_try, *tried]
     with stages() as stage, several_processes(partial(_ready, asked)) as each:
-        (step,) = each(lambda call, of: call(_made, asked, (), of), [Step.of])
+        (step,) = each(lambda call, of: call(_as_it_is, asked, tried, of), [Step.of])
 
         def one(call: Call, variant: Variant) -> Outcome | Refusal:
             with stage(f"compiling {source} {text(variant)}"):
@@ -190,7 +192,7 @@ def _asked(
             if target
             else "--target is missing; expected one to compile for, such as --target gpu:h100:2x8"
         )
-    if source in registry.names():
+    if source in registry.names() or (source.isidentifier() and not Path(source).exists()):
         styles = [style] if style else []
         experiments = suite.parted(suite.load([source]))[0]
         if not experiments:
@@ -202,6 +204,8 @@ def _asked(
         check_size(run.target, axes)
         typed = TypedAxes(axes)
         return Asked(source, run.target, typed, script, style=run.style, parameters=run.experiment.parameters)
+    if style:
+        raise UsageError(f"--style {style}: expected SOURCE to be an experiment, found {source}")
     if settings and not sources.is_program(source):
         raise UsageError(f"--set {'='.join(settings[0])}: expected SOURCE to be an experiment, or build(mesh, ...)")
     if not (sources.is_program(source) or is_script(source) or saved_as(source) == Saved.EXPORT):
@@ -210,6 +214,25 @@ def _asked(
             "an experiment of lab list"
         )
     return Asked(source, target, mesh, script, settings)
+
+
+def _check_takes(asked: Asked, tried: Sequence[Intervention]) -> None:
+    """Raises UsageError where parameters to try are none of the step's, so that nobody waits to be told; those of a
+    builder are known once it is imported."""
+    for name, value in (setting for one in tried for setting in one.settings):
+        if asked.is_experiment:
+            with_settings(asked.parameters, {name: value})
+        elif not sources.is_program(asked.source):
+            raise UsageError(f"--try {name}={value}: expected SOURCE to be an experiment, or build(mesh, ...)")
+
+
+def _as_it_is(stage: Stage, asked: Asked, tried: Sequence[Intervention], of: Callable[[Program, ByTrip], T]) -> T:
+    if tried and not asked.is_experiment:
+        prepare([asked.target])
+        builder = sources.builder(asked.source)
+        for one in tried:
+            with_settings_of(asked.source, builder, dict(one.settings))
+    return _made(stage, asked, (), of)
 
 
 def _ready(asked: Asked) -> None:

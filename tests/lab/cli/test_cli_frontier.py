@@ -88,6 +88,9 @@ def test_seconds_of_a_flag_and_the_pick_stand_in_text_and_page(frontier, monkeyp
         (("--target", "attached"), "expected one to compile for ahead of time"),
         (("--target", "cpu:2", "--try", "width"), "expected NAME=VALUE,VALUE"),
         (("--target", "cpu:2", "--set", "depth=2"), "no argument of step.py:build with a default, 'depth'"),
+        (("--target", "cpu:2", "--try", "widht=64"), "'widht'; did you mean width?"),
+        (("--target", "cpu:2", "--try-other", "width=wide"), "width=wide"),
+        (("--target", "cpu:2", "--style", "explicit"), "--style explicit: expected SOURCE to be an experiment"),
     ],
 )
 def test_what_cannot_be_explored_is_refused_in_a_line(frontier, options, line):
@@ -110,6 +113,15 @@ def test_where_nothing_fits_the_exit_status_is_1(lab, tmp_path, monkeypatch):
     rows = json.loads(lab(*asked, "--try", "width=48", "--try-other", "width=64", "--json").out)["rows"]
     told = {one["change"]: one["mathematics"] for row in rows for one in row["interventions"]}
     assert (told["width=48"], told["width=64"]) == ("", "other numbers")
+
+
+@pytest.mark.parametrize(
+    "asked, line",
+    [(("ch20_zeroo3",), "did you mean ch20_zero3,"), (("ch20_zero3", "--try-other", "dtype=f8"), "dtype=f8: expected")],
+)
+def test_an_experiment_is_refused_by_its_name_and_by_values_that_it_has_not(lab, asked, line):
+    answer = lab("frontier", *asked, "--target", "gpu:h100:1x8")
+    assert answer.status == 2 and line in answer.err and len(answer.err.splitlines()) == 1
 
 
 def test_a_compiled_text_is_refused(lab, tmp_path):
