@@ -1,9 +1,12 @@
 """Exchanges of gradients in a training step: what theory asks of them and what they keep, in bytes; and three whole
 steps of those that lose nothing against the reference."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
+from jax.sharding import PartitionSpec as P
 
 from lab.book.compression import low_rank_ratio, sparse_ratio
 from lab.core.ledger import Kind
@@ -19,6 +22,8 @@ from lab.programs.models.shape import DecoderShape
 from lab.programs.pipelines.program import PipelineShape
 from lab.programs.pipelines.program import step as pipeline_step
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
+from lab.programs.strategies.exchange import Exchange
+from lab.programs.strategies.exchanged import by_exchange, exchanged
 from lab.programs.strategies.hybrid import HYBRID
 from lab.programs.strategies.program import step
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
@@ -31,6 +36,7 @@ from lab.programs.transforms.methods import METHODS
 from lab.programs.transforms.power_sgd import Matrices, matrices, power_sgd
 from lab.programs.transforms.quantized import padded
 from lab.programs.transforms.sparse import random_k, top_k
+from tests.cases.compiling import cpu
 from tests.long_tests import long
 
 DATA8 = Axes.of({"data": 8})
@@ -218,6 +224,39 @@ def test_adamw_of_momenta_moves_by_them_over_second_moments_that_stay_as_they_we
     moved = np.asarray(first, np.float64) / (1 - 0.9**4) / np.sqrt(second)
     assert changes == pytest.approx(-3e-4 * (moved + 0.1 * w), rel=1e-5)
     assert after[0].nu == pytest.approx(second, rel=1e-5) and after[0].mu is first and after[0].count == 4
+
+
+def test_of_all_methods_1_bit_adam_alone_exchanges_momenta():
+    assert [name for name in METHODS if METHODS[name](4, 0.01).exchange.of_momentum] == ["one_bit_adam"]
+
+
+@pytest.mark.compiles
+def test_what_ranks_exchange_of_momenta_adds_up_to_them_and_each_step_has_its_number():
+    draw, count = np.random.default_rng(28).standard_normal, 3
+    dims = {"matrix": ("embed", "mlp"), "norm": ("embed",)}
+
+    def tree(*first: int) -> dict[str, nnx.Variable]:
+        return {name: nnx.Variable(draw((*first, *[4] * len(of)), np.float32), dims=of) for name, of in dims.items()}
+
+    def run(gradients, kept, step, over):
+        return jax.lax.psum(gradients, over), kept + step
+
+    exchange = Exchange(run, lambda sizes, ranks: (), lambda sizes, ranks: jnp.zeros((), jnp.int32), of_momentum=True)
+    strategy, axes, own = DATA_PARALLEL | by_exchange(exchange), Axes.of({"data": 2}), tree(2)
+    adam, *others = optimizer().init(tree())
+    adam = adam._replace(count=jnp.int32(count), mu=tree())
+
+    def on_rank(own, moments, memory):
+        return exchanged(strategy, jax.tree.map(lambda x: x[0], own), moments, (memory,), axes)
+
+    specs = {"matrix": P(), "norm": P("data")}  # A norm's gradient is summed already, where it is.
+    mapped = jax.shard_map(
+        on_rank, mesh=cpu(data=2), in_specs=(P("data"), P(), P("data")), out_specs=(specs, (P("data"),))
+    )
+    sums, memory = jax.jit(mapped)(own, (adam, *others), jnp.zeros(2, jnp.int32))
+    g, mu = (np.asarray(each["matrix"].get_value()) for each in (own, adam.mu))
+    assert sums["matrix"].get_value() == pytest.approx(0.9 * mu + 0.1 * g.sum(0), rel=1e-5)
+    assert np.asarray(memory[0]).tolist() == [count, count]
 
 
 @pytest.mark.compiles
