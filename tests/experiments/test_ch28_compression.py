@@ -1,14 +1,18 @@
 """Chapter 28: what eight exchanges of gradients send, and what refutes it."""
 
+from dataclasses import replace
+
 import pytest
 
 from lab.experiments import ch28_training
-from lab.harness.compressed_sums import Sizes
+from lab.harness.compressed_sums import TARGETS, WITH_1024_DEVICES, Sizes
 from lab.harness.registry import load
+from lab.harness.run import run
 from lab.harness.suite import trained
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
+from lab.programs.transforms.methods import METHODS
 from lab.settle import Verdict
 from tests.experiments.part_claims import claims, flipped, more, on_8_devices, verdicts
 from tests.long_tests import long
@@ -122,6 +126,17 @@ def train(**settings: object):
         iter,
     )
     return found
+
+
+@long
+@pytest.mark.compiles
+@pytest.mark.parametrize("target", [*TARGETS[1:], *WITH_1024_DEVICES])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_whole_step_of_16_or_1024_devices_sends_what_theory_says(method, target):
+    experiment, place = load("ch28_step"), parse_target(target)
+    shape = replace(experiment.parameters, method=method, batch=place.devices)
+    result = run(experiment, target=place, style="explicit", parameters=shape)
+    assert result.verdict in (Verdict.EXACT, Verdict.EXPLAINED) and result.is_fine
 
 
 @long
