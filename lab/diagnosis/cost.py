@@ -199,14 +199,16 @@ def _crossing(program: Program) -> Mapping[str | None, Fraction]:
     for site in program.sites:
         groups = program.members(site) if site.transfer.link in _INSIDE else None
         if groups is not None and site.transfer.instruction not in found:
-            shares = (_leaving(site.transfer.kind, [devices.domains[at] for at in row]) for row in groups.members)
+            shares = (leaving(site.transfer.kind, [devices.domains[at] for at in row]) for row in groups.members)
             found[site.transfer.instruction] = max(shares, default=Fraction(1))
     return found
 
 
-def _leaving(kind: Kind, domains: Sequence[int]) -> Fraction:
+def leaving(kind: Kind, domains: Sequence[int]) -> Fraction:
     """Of what a member of a group sends, as its members lie in domains."""
     members, parts = len(domains), len(set(domains))
+    if parts == 1:
+        return Fraction(0)
     if kind in (Kind.ALL_REDUCE, Kind.ALL_GATHER, Kind.REDUCE_SCATTER) and members > 1:
         return Fraction(parts - 1, members - 1)
     if kind == Kind.ALL_TO_ALL and members > 1:

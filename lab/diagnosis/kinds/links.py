@@ -13,6 +13,7 @@ from lab.core.dtypes import DTYPES
 from lab.core.known import known
 from lab.core.units import count, exact, listed
 from lab.diagnosis.account import Way
+from lab.diagnosis.cost import leaving
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import SCALES, Flow, Use, is_number_scale
 from lab.diagnosis.program import Program, Site, Wires, largest, operation, sent
@@ -38,7 +39,7 @@ _MOVES = ("all_gather", "all_to_all", "collective_permute", "collective_broadcas
 
 def on_slow_link(program: Program) -> Iterator[Finding]:
     """Another order of the mesh's axes would send far fewer bytes across hosts or slices: all transfers counted, on
-    both links."""
+    both links, and what of them has to leave a host or slice is less by as much."""
     inside = _inside(program)
     if not inside:
         return
@@ -51,7 +52,8 @@ def on_slow_link(program: Program) -> Iterator[Finding]:
         key=lambda each: sum(each[1].values()),
     )
     now, then = sent(crossing), sum(across.values(), Fraction(0))
-    if now >= _SMALLEST and then <= _WORTH * now:
+    is_worth = then <= _WORTH * now and _leaving(program, orders[first]) <= _WORTH * _leaving(program, domains)
+    if now >= _SMALLEST and is_worth:
         there = _SLOW[crossing[0].transfer.link]
         largest_span = max(across, key=lambda axes: across[axes], default=())
         along_there = f", along {', '.join(largest_span)}" * bool(largest_span)
@@ -113,6 +115,16 @@ def _sent_across(program: Program, domains: np.ndarray) -> dict[tuple[str, ...],
             axes = program.spanned(site)
             across[axes] = across.get(axes, Fraction(0)) + sent([site])
     return across
+
+
+def _leaving(program: Program, domains: np.ndarray) -> Fraction:
+    """What has to leave a host or slice at least, these being those of the mesh's positions."""
+    total = Fraction(0)
+    for site in program.sites:
+        if groups := program.members(site):
+            shares = (leaving(site.transfer.kind, [domains[at] for at in row]) for row in groups.members)
+            total += sent([site]) * max(shares, default=Fraction(0))
+    return total
 
 
 def _inside(program: Program) -> set[str]:
