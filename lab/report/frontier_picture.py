@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil, floor, log10
 
 from lab.core.units import bytes_text, seconds_text
 from lab.frontier.frontier import Frontier, Row
@@ -40,7 +41,11 @@ class _Linear:
 
     @property
     def ticks(self) -> list[float]:
-        return [self.least + (self.most - self.least) * at / _TICKS for at in range(_TICKS + 1)]
+        """Whole multiples of 1, 2 or 5 times a power of ten, at most so many apart."""
+        least = (self.most - self.least) / _TICKS
+        tenth = 10.0 ** floor(log10(least))
+        step = next(tenth * times for times in (1, 2, 5, 10) if tenth * times >= least)
+        return [step * at for at in range(ceil(self.least / step), floor(self.most / step) + 1)]
 
 
 def drawing(found: Frontier) -> Drawing:
@@ -118,6 +123,7 @@ def _name(found: Frontier, row: Row) -> str:
 def _frame(x: _Linear, y: _Linear, has_seconds: bool) -> list[Shape]:
     shapes: list[Shape] = [Line(((x(at), y.start), (x(at), y.end)), RULE) for at in x.ticks]
     shapes += [Line(((x.start, y(at)), (x.end, y(at))), RULE) for at in y.ticks]
+    shapes.append(Line(((x.start, y.end), (x.start, y.start), (x.end, y.start)), SOFT))
     shapes += [Label(x(at), y.start + 15, bytes_text(round(at)), SOFT, "middle") for at in x.ticks]
     named = seconds_text if has_seconds else lambda value: bytes_text(round(value))
     shapes += [Label(x.start - 6, y(at) + 4, named(at), SOFT, "end") for at in y.ticks]

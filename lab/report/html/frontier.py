@@ -15,14 +15,19 @@ from lab.report.html.markup import paragraphs
 from lab.report.html.page import Part, Section, Verdict, document
 from lab.report.html.tables import plain, table
 
+_FRONT = "No other sends less, takes less time or holds less without more of another."
+
 
 def page(found: Frontier) -> str:
     pick = found.pick
     word = f"take {text(pick.variant)}" if pick and pick.variant else "take it as it is" if pick else "nothing fits"
     verdict = Verdict(word, (found.why(),), "good" if pick else "bad")
     sections = (
-        Section("Frontier", paragraphs(headlines(found)) + charts.picture(drawing(found))),
-        Section("On the front", _table(found, found.front, "No other sends less, takes less time or holds less.")),
+        Section(
+            "Frontier",
+            paragraphs(line for line in headlines(found) if line != found.why()) + charts.picture(drawing(found)),
+        ),
+        Section("On the front", _table(found, found.front, _FRONT)),
         Section("What each changes", _table(found, effects(found), "Each variant beside the step as it is.")),
         Section("With other mathematics", _table(found, other_mathematics(found), "Which no pick has.")),
         Section("Without effect", paragraphs(notes(found))),

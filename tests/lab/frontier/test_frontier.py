@@ -12,7 +12,7 @@ from lab.frontier.frontier import Frontier, Refusal, explored, how
 from lab.frontier.intervention import Intervention, Lever
 from lab.frontier.outcome import Outcome
 from lab.measure.prediction import SecondsJson
-from lab.report.drawing import Dot
+from lab.report.drawing import Dot, Label
 from lab.report.frontier import columns, frontier_text
 from lab.report.frontier_picture import drawing
 from lab.report.html.frontier import page
@@ -128,6 +128,16 @@ def test_what_holds_ten_times_too_much_leaves_room_for_the_rest_of_the_picture()
     found = frontier(outcome(10.0, 900), (flag("a"), outcome(9.0, 500)), (flag("b"), outcome(8.0, 10_000, fits=False)))
     across = {shape.told.partition("=")[0]: shape.x for shape in drawing(found).shapes if isinstance(shape, Dot)}
     assert across["b"] > across["as it is: 900 B, 10 s, 100 B sent"] > across["a"] + 100
+
+
+def test_the_picture_is_ruled_at_round_numbers():
+    labels = [
+        shape.text
+        for shape in drawing(frontier(outcome(10.0, 900), (flag("a"), outcome(9.0, 500)))).shapes
+        if isinstance(shape, Label)
+    ]
+    assert [label for label in labels if label.endswith(" s")] == ["9 s", "9.5 s", "10 s"]
+    assert [label for label in labels if label.endswith(" B")] == ["500 B", "600 B", "700 B", "800 B", "900 B"]
 
 
 def test_without_seconds_the_fewest_bytes_are_picked():
