@@ -12,7 +12,7 @@ from lab.compile.policies import POLICIES
 from lab.compile.xla_flags import flags
 from lab.core.ledger import Kind
 from lab.diagnosis.program import Program
-from lab.diagnosis.remedy import CompilerOption, Remedy, UnrollScans
+from lab.diagnosis.remedy import CompilerOption, PartitionableKeys, Remedy, UnrollScans
 from lab.frontier.flags import interventions as of_flags
 from lab.frontier.intervention import Intervention, Lever, Wrap
 from lab.frontier.outcome import Outcome
@@ -65,7 +65,7 @@ def interventions(step: Step, axes: Axes | None, given: Sequence[Intervention]) 
     found = [
         *step.flags,
         *(Intervention(Lever.UNROLLING, (UnrollScans(*how),)) for how in _UNROLLED),
-        *(Intervention(_lever(remedy), remedy) for remedy in step.remedies),
+        *(Intervention(_lever(remedy), remedy, mathematics=_mathematics(remedy)) for remedy in step.remedies),
         *given,
         *_orders(axes),
     ]
@@ -74,6 +74,10 @@ def interventions(step: Step, axes: Axes | None, given: Sequence[Intervention]) 
 
 def _lever(remedy: Remedy) -> Lever:
     return Lever.FLAG if all(isinstance(change, CompilerOption) for change in remedy) else Lever.PLACEMENT
+
+
+def _mathematics(remedy: Remedy) -> str:
+    return "other random numbers" if PartitionableKeys() in remedy else ""
 
 
 def _orders(axes: Axes | None) -> Iterator[Intervention]:

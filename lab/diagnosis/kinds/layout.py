@@ -288,7 +288,8 @@ def random_numbers_moved(program: Program) -> Iterator[Finding]:
         yield program.finding(
             "random_numbers_moved",
             sentence,
-            "turn jax_threefry_partitionable on (JAX's default): each device then draws only its own part",
+            "turn jax_threefry_partitionable on (JAX's default): each device then draws only its own part, of other "
+            "numbers than before",
             *sites,
             needed_bytes=Fraction(0),
             remedy=(PartitionableKeys(),),

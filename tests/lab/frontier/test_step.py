@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from lab.diagnosis.remedy import PartitionableKeys, ShardArgument
 from lab.experiments.ch30_fp8_step import EXPERIMENT as NARROW
 from lab.frontier.intervention import Lever
 from lab.frontier.step import Step, interventions, of_parameters
@@ -20,6 +21,12 @@ def test_axes_of_a_mesh_are_tried_in_every_other_order_and_those_of_one_device_s
     assert orders(Axes.of({"data": 2, "fsdp": 1, "tensor": 4})) == ["tensor=4,data=2,fsdp=1"]
     assert len(set(orders(Axes.of({"data": 2, "fsdp": 2, "tensor": 2})))) == 5
     assert orders(Axes.of({"data": 8, "fsdp": 1})) == orders(None) == []
+
+
+def test_keys_that_are_partitionable_draw_other_numbers_and_another_sharding_changes_nothing():
+    step = replace(STEP, remedies=((PartitionableKeys(),), (ShardArgument("x", (("data",),)),)))
+    told = {str(one): one.mathematics for one in interventions(step, None, ()) if one.lever is Lever.PLACEMENT}
+    assert list(told.values()) == ["other random numbers", ""]
 
 
 def test_of_a_decoder_remat_and_micro_batches_change_nothing_and_dtypes_the_numbers():
