@@ -58,12 +58,10 @@ def _narrow_value(at: Equation) -> NarrowValue:
     made = {id(v): eqn for eqn in at.inside.eqns for v in eqn.outvars}
     value, bits, number_bytes = source.invars[0].aval, Fraction(0), 0
     for step in steps:
-        if step.scale is None or isinstance(v := step.equation.invars[step.scale], Literal):
+        if step.scale is None or _is_literal(made, v := step.equation.invars[step.scale]):
             continue
         spread = _broadcast(made, step)
         v = v if spread is None else spread.invars[0]
-        if isinstance(v, Literal):
-            continue
         if v.aval.size > 1:
             bits += Fraction(8 * v.aval.size * v.aval.dtype.itemsize, value.size)
         elif at.primitive not in CONSTRAINTS:  # The compiler knows that one number is the same everywhere.
@@ -131,7 +129,9 @@ def sent_narrow(at: Equation) -> Iterator[tuple[Equation, Edit]]:
             if scale is None:
                 x = x.astype(eqn.params["new_dtype"])
             else:
-                x = _SCALES[eqn.primitive.name](x, moved(scale_of(_Step(eqn, scale)))).astype(x.dtype)
+                step = _Step(eqn, scale)
+                factor = scale_of(step) if _is_literal(made, eqn.invars[scale]) else moved(scale_of(step))
+                x = _SCALES[eqn.primitive.name](x, factor).astype(x.dtype)
         return x
 
     def instead(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
@@ -142,7 +142,7 @@ def sent_narrow(at: Equation) -> Iterator[tuple[Equation, Edit]]:
         if eqn.primitive.name in _SUMS:
             return [_summed(eqn, narrow, widened)]
         whole = equations.bound(eqn, [narrow])[0]
-        return [widened(whole, lambda scale: _moved_scale(eqn, scale, narrow.shape, whole.shape))]
+        return [_where_sent_to(eqn, widened(whole, lambda scale: _moved_scale(eqn, scale, narrow.shape, whole.shape)))]
 
     yield at, instead
 
@@ -187,8 +187,28 @@ def _broadcast(made: dict[int, Any], step: _Step) -> Any:
     return maker if maker is not None and maker.primitive.name == "broadcast_in_dim" else None
 
 
+def _is_literal(made: dict[int, Any], v: Any) -> bool:
+    """Every rank has it, however it is spread."""
+    while not isinstance(v, Literal):
+        maker = made.get(id(v))
+        if maker is None or maker.primitive.name not in (*_AS_IT_IS, "broadcast_in_dim", "convert_element_type"):
+            return False
+        v = maker.invars[0]
+    return True
+
+
+def _where_sent_to(eqn: Any, x: jax.Array) -> jax.Array:
+    """Ranks that a permute sends nothing to have zeros, whatever these are divided by."""
+    if eqn.primitive.name != "ppermute":
+        return x
+    over, targets = eqn.params["axis_name"], [target for _, target in eqn.params["perm"]]
+    if len(targets) == jax.lax.axis_size(over):
+        return x
+    return jnp.where(jnp.isin(jax.lax.axis_index(over), jnp.array(targets)), x, 0)
+
+
 def _moved_scale(eqn: Any, scale: jax.Array, part: Sequence[int], whole: Sequence[int]) -> jax.Array:
-    """Each rank's scale where its values are after a collective; one that a literal gives is every rank's."""
+    """Each rank's scale where its values are after a collective."""
     name, params = eqn.primitive.name, eqn.params
     if not scale.shape:
         scale = scale.reshape([1] * len(part))

@@ -145,6 +145,21 @@ def test_a_cast_before_one_of_several_gathers_of_a_name_leaves_the_others_in_flo
         remedies.changed(jax.jit(function).trace(*args), mesh, (CastBefore(GATHERS, "bf16"),))
 
 
+def test_ranks_that_a_permute_sends_nothing_keep_zeros_where_values_are_divided_by_their_scales():
+    mesh, rows = cpu(fsdp=8), jax.sharding.PartitionSpec("fsdp")
+
+    def f(q, scale):
+        return jax.lax.ppermute(q.astype(np.float32) / 16 / scale, "fsdp", [(0, 1), (1, 2)])
+
+    args = np.arange(64, dtype=np.int8).reshape(16, 4), np.arange(1, 17, dtype=np.float32)[:, None]
+    traced = jax.jit(jax.shard_map(f, mesh=mesh, in_specs=rows, out_specs=rows)).trace(*args)
+    lowered, _, _ = remedies.changed(traced, mesh, (SendNarrow("jit(f)/shard_map/ppermute"),))
+    text = lowered.as_text()
+    assert text.count("collective_permute") == 2 and "tensor<2x4xi8>" in text  # The literal is everyone's.
+    expected, found = (jax.tree.leaves(program.compile()(*args)) for program in (traced.lower(), lowered))
+    np.testing.assert_allclose(*found, *expected)
+
+
 def test_what_is_not_narrow_stays_as_it_is_where_another_sum_of_its_name_is_sent_narrow():
     mesh = cpu(fsdp=8)
 

@@ -7,6 +7,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from lab.compile.inspection import read_program
+from lab.core.known import known
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
@@ -59,6 +60,20 @@ def test_what_goes_round_a_ring_meets_a_weight_at_each_hop(kernel):
 
 def test_buckets_are_filled_from_the_last_and_one_too_large_is_alone():
     assert _filled([1, 2, 3, 9, 2, 2], 4) == [[5, 4], [3], [2], [1, 0]]
+
+
+def test_each_gradient_of_a_bucket_has_its_own_sum_in_its_own_shape():
+    sizes = [(3, 4), (5,), (2, 2, 2)]
+    own = [normal(RANKS, *size) for size in sizes]
+    run = known(bucketed(4 * 20).exchange).run
+
+    def summed(*own):
+        return run([g_1[0] for g_1 in own], (), jnp.int32(0), ("data",))[0]
+
+    mesh = make_mesh(parse_target("cpu:4"), Axes.parse("data=4"))
+    found = jax.jit(jax.shard_map(summed, mesh=mesh, in_specs=P("data"), out_specs=P()))(*own)
+    for total, g in zip(found, own, strict=True):
+        np.testing.assert_allclose(total, g.sum(0), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
