@@ -9,7 +9,6 @@ from lab.harness.question import Question, Row
 from lab.laws import formula
 from lab.laws.law import Law
 from lab.laws.polynomial import Polynomial, collected, monomial
-from lab.laws.pool import pool
 from lab.laws.question import Question as LawQuestion
 from lab.laws.question import answered
 from lab.meshes.axes import TENSOR, TypedAxes
@@ -44,8 +43,7 @@ def law(s: Assumed) -> Law:
         "explicit",
         tuple((name, str(setting)) for name, setting in (sizes | fixed).items()),
     )
-    with pool() as processes:
-        return answered(asked, processes)
+    return answered(asked)
 
 
 def of_layers(found: Law) -> Polynomial:

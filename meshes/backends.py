@@ -61,7 +61,8 @@ def skip_code_optimization() -> None:
     flags = ["--xla_backend_optimization_level=0"]
     if version("jaxlib").startswith("0.10."):  # Later releases end the process at a flag that they do not know.
         flags.append("--xla_cpu_use_fusion_emitters=false")
-    os.environ["XLA_FLAGS"] = " ".join([*flags, os.environ.get("XLA_FLAGS", "")]).strip()
+    given = os.environ.get("XLA_FLAGS", "").split()
+    os.environ["XLA_FLAGS"] = " ".join(dict.fromkeys([*flags, *given]))
 
 
 def _has_tpus() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,25 +16,21 @@ from lab.core.files import write_whole
 from lab.laws.answer import Answer, Value
 from lab.laws.evaluate import OutsideLaw
 from lab.laws.law import Law
-from lab.laws.pool import pool
 from lab.laws.question import Question, answered
 from lab.laws.scale import Scale, scaled
 from lab.meshes.axes import TypedAxes
-from lab.meshes.backends import skip_code_optimization
 from lab.meshes.documents import read_json
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target
 
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name for name in text.replace(" ", "").split(",") if name)
+_SIZE = re.compile(r"0*[1-9]\d{0,17}", re.ASCII)
 
 
 def _sizes(text: str) -> dict[str, int]:
     found = {}
-    for part in _names(text):
-        name, equals, size = part.partition("=")
-        if not (equals and size.isdecimal() and int(size)):
+    for part in options.names(text):
+        name, _, size = part.partition("=")
+        if not name or name in found or not _SIZE.fullmatch(size):
             raise UsageError(f"--at {text}: found {part!r}, expected NAME=SIZE,... such as fsdp=4096,layers=126")
         found[name] = int(size)
     return found
@@ -41,13 +38,7 @@ def _sizes(text: str) -> dict[str, int]:
 
 @click.command()
 @click.argument("source", metavar="SOURCE", type=click.Path())
-@click.option(
-    "--vary",
-    metavar="NAMES",
-    type=options.Parsed("names", _names),
-    default="",
-    help="What the law is in: axes of the mesh and sizes of the program, such as fsdp,tensor,layers,embed.",
-)
+@options.vary("What the law is in: axes of the mesh and sizes of the program, such as fsdp,tensor,layers,embed.")
 @options.typed_mesh
 @options.target(
     f"What to compile for: {options.TARGET_FORMS.removesuffix(' or attached')}; as many devices as each mesh has."
@@ -117,9 +108,8 @@ def law(
 
 
 def _found(question: Question) -> Law:
-    skip_code_optimization()
-    with stages() as stage, pool(stage) as processes:
-        return answered(question, processes)
+    with stages() as stage:
+        return answered(question, stage)
 
 
 def _print(found: Law, places: Sequence[dict[str, int]], scales: Sequence[Scale]) -> None:
@@ -133,6 +123,10 @@ def _print(found: Law, places: Sequence[dict[str, int]], scales: Sequence[Scale]
 def _read(source: str) -> Law:
     expected = "expected what lab law --json prints"
     try:
-        return codec.from_json(Law, read_json(Path(source), expected))
-    except UsageError as refusal:
+        found = codec.from_json(Law, read_json(Path(source), expected))
+        if not found.compiled:
+            raise UsageError("compiled: empty")
+        found.at(found.compiled[0].sizes)  # Where it does not even hold there, it was changed.
+    except (UsageError, OutsideLaw) as refusal:
         raise UsageError(f"{source}: {refusal}; {expected}") from None
+    return found

@@ -53,6 +53,11 @@ def _setting(text: str) -> tuple[str, str]:
     return name, value
 
 
+def names(text: str) -> tuple[str, ...]:
+    """Of a list with commas."""
+    return tuple(name for name in text.replace(" ", "").split(",") if name)
+
+
 def _share(text: str) -> Fraction:
     number = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?|\.\d{1,9})\s*%\s*", text)
     if not number:
@@ -206,6 +211,11 @@ def target(help_text: str, *names: str, **attributes: Any) -> Callable[..., Any]
 def settings(help_text: str) -> Callable[..., Any]:
     """`--set NAME=VALUE`, as often as wanted."""
     return click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, type=SETTING, help=help_text)
+
+
+def vary(help_text: str) -> Callable[..., Any]:
+    """`--vary NAMES`."""
+    return click.option("--vary", metavar="NAMES", type=Parsed("names", names), default="", help=help_text)
 
 
 ARGUMENTS = "script's arguments"

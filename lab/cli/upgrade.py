@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from typing import Protocol, TypeVar
@@ -21,6 +22,8 @@ from lab.compile.script import is_script
 from lab.diagnosis.program import Program
 from lab.guard.upgrade import Compiled, Upgrade, under_flags, under_release
 from lab.harness import registry
+from lab.laws.comparison import Comparison
+from lab.laws.question import Question, answered
 from lab.meshes.axes import TypedAxes
 from lab.meshes.backends import make_mesh, prepare
 from lab.meshes.errors import UsageError
@@ -67,6 +70,8 @@ DEFAULT_TARGET = parse_target("cpu:8")
     help="How much may change, as a share of what there was: of the bytes along any axes, as lab diff has it, of all "
     "FLOPs and of the memory at its peak. When transfers start and are awaited then may change.",
 )
+@options.vary("Compare the laws of both, too: in axes of the mesh and sizes of the program, as lab law has them.")
+@options.settings("A size that the laws begin with, or that stays: layers=2.")
 @options.functions
 @options.calls
 @options.as_json
@@ -80,6 +85,8 @@ def upgrade(
     mesh: TypedAxes | None,
     target: Target | None,
     allowed: Fraction | None,
+    vary: tuple[str, ...],
+    settings: tuple[tuple[str, str], ...],
     functions: tuple[str, ...],
     calls: int,
     as_json: bool,
@@ -94,6 +101,7 @@ def upgrade(
     """
     flags = {name: value for some in given for name, value in some.items()}
     _check(source, wanted, flags, target)
+    _check_laws(source, vary, settings)
     script = Script(context.meta[options.ARGUMENTS], functions, calls)
     with stages() as stage:
 
@@ -105,11 +113,15 @@ def upgrade(
                 raise UsageError(f"{source}: found {len(found)} functions of that name, expected one, with --function")
             return found[0]
 
-        if wanted:
-            found = _of_release(wanted, flags, target.platform if target else Platform.CPU, stage, compiled)
+        python = environment(wanted, target.platform if target else Platform.CPU, stage) if wanted else None
+        if python is not None:
+            found = _of_release(wanted, flags, python, stage, compiled)
         else:
             with other_process(stage) as call:
                 found = compiled(call, partial(under_flags, given=flags))
+        if vary:
+            asked = Question(source, vary, mesh, target, style, settings)
+            found = replace(found, laws=_laws(asked, flags, python, stage))
     for ledger in (found.before.sites.ledger, found.after.sites.ledger):
         if not ledger.is_complete:
             raise UsageError(
@@ -119,7 +131,7 @@ def upgrade(
         print_json(found)
     else:
         print_text(upgrade_text(found, allowed))
-    return int(bool(found.differences) if allowed is None else found.exceeds(allowed))
+    return int(not found.is_same if allowed is None else found.exceeds(allowed))
 
 
 def _check(source: str, wanted: tuple[Requirement, ...], flags: Mapping[str, str], target: Target | None) -> None:
@@ -143,6 +155,18 @@ def _check(source: str, wanted: tuple[Requirement, ...], flags: Mapping[str, str
         )
 
 
+def _check_laws(source: str, vary: tuple[str, ...], settings: tuple[tuple[str, str], ...]) -> None:
+    if settings and not vary:
+        raise UsageError("--set gives sizes of laws; expected --vary with it, such as --vary fsdp,layers")
+    if vary and not (source in registry.names() or sources.is_program(source)):
+        raise UsageError(f"{source} takes no sizes; --vary expects file.py:build, or an experiment of lab list")
+
+
+def _laws(asked: Question, flags: Mapping[str, str], python: Python | None, stage: Stage) -> Comparison:
+    before = answered(asked, stage)
+    return Comparison.of(before, answered(replace(asked, flags=tuple(flags.items())), stage, python))
+
+
 class _CompiledBy(Protocol):
     """What `of` makes of the program, compiled by a process."""
 
@@ -152,13 +176,12 @@ class _CompiledBy(Protocol):
 def _of_release(
     wanted: tuple[Requirement, ...],
     flags: Mapping[str, str],
-    platform: Platform,
+    python: Python,
     stage: Stage,
     compiled: _CompiledBy,
 ) -> Upgrade:
     with other_process(stage) as call:
         before = compiled(call, partial(Compiled.of, given={}))
-    python = environment(wanted, platform, stage)
 
     def upgraded(is_tried: bool) -> Upgrade:
         with other_process(stage, python) as call:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
-from lab.compile.other_process import Call, other_process
+from lab.compile.other_process import Call, Python, other_process
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -23,16 +23,16 @@ class Each(Protocol):
 
 
 @contextmanager
-def several_processes(before_forks: Callable[[], None] | None = None) -> Iterator[Each]:
+def several_processes(before_forks: Callable[[], None] | None = None, python: Python | None = None) -> Iterator[Each]:
     """As many processes as there are processors, four at most; each starts when it is first called.
 
     Args:
-      before_forks: see `other_process`.
+      before_forks, python: see `other_process`.
     """
     count = max(1, min(MOST_PROCESSES, os.cpu_count() or 1))
     free: SimpleQueue[Call] = SimpleQueue()
     with ExitStack() as stack:
-        calls = [stack.enter_context(other_process(before_forks=before_forks)) for _ in range(count)]
+        calls = [stack.enter_context(other_process(python=python, before_forks=before_forks)) for _ in range(count)]
         workers = stack.enter_context(ThreadPoolExecutor(count))
         for call in calls:
             free.put(call)

@@ -20,6 +20,7 @@ from lab.diagnosis.program import Program
 from lab.diagnosis.remedy import CompilerOption, NotApplicable
 from lab.guard.causes import causes, usable
 from lab.guard.differences import About, Difference, Sites, differences
+from lab.laws.comparison import Comparison
 from lab.measure.prediction import Prediction, SecondsJson, predicted
 from lab.meshes.errors import UsageError
 
@@ -73,6 +74,7 @@ class Upgrade:
     tried: flags that were tried one by one, with their values.
     refused: why others could not be, by name.
     is_set_back: they were set back, of another release, instead of set.
+    laws: None where they were not asked for.
     """
 
     before: Compiled
@@ -82,6 +84,11 @@ class Upgrade:
     tried: Flags = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
     is_set_back: bool = False
+    laws: Comparison | None = None
+
+    @property
+    def is_same(self) -> bool:
+        return not (self.differences or (self.laws and self.laws.differences))
 
     def exceeds(self, share: Fraction) -> bool:
         """Along some axes, or of all FLOPs or the memory, more changed than this share of what there was; when
@@ -99,7 +106,7 @@ class Upgrade:
             ledgers[0].source,
             ledgers[0].target,
             ledgers[0].mesh,
-            not self.differences,
+            self.is_same,
             self.before.json_object(),
             self.after.json_object(),
             changes.Difference(*ledgers).json_object(),
@@ -109,6 +116,7 @@ class Upgrade:
             ),
             self.tried,
             self.refused,
+            self.laws or UNSET,
         )
 
 
@@ -157,6 +165,7 @@ class UpgradeJson:
     differences: tuple[FoundJson, ...]
     tried: Flags
     refused: Mapping[str, str]
+    laws: Comparison | UnsetType = UNSET
 
 
 def _most_held(ledger: Ledger) -> int:

@@ -17,7 +17,8 @@ from lab.compile.other_process import Stage
 from lab.core import codec
 from lab.core.files import write_whole
 from lab.diagnosis.program import Program
-from lab.laws.family import Family, built
+from lab.diagnosis.remedy import CompilerOption, NotApplicable
+from lab.laws.family import Built, Family, built
 from lab.laws.measurement import Argument, Measurement, Refusal, outputs, products, sites
 from lab.meshes.errors import UsageError
 from lab.meshes.platforms import Platform
@@ -42,30 +43,36 @@ def measured(stage: Stage, family: Family, sizes: Mapping[str, int]) -> Measurem
                 staged = inspection.staged(program.function, program.args, program.mesh, family.source)
                 traced = staged if isinstance(staged, jax.stages.Traced) else None
                 lowered = staged if traced is None else _lowered(traced, program.mesh)
-        more = str(_FORMAT), str(program.target), str(dict(program.mesh.shape))
+        more = (
+            str(_FORMAT),
+            str(program.target),
+            str(dict(program.mesh.shape)),
+            *("=".join(flag) for flag in family.flags),
+        )
         kept = place("laws", lowered, *more).with_suffix(".json")
         if kept.is_file():
             with suppress(UsageError, msgspec.DecodeError, OSError):
                 return codec.from_json(Measurement, msgspec.json.decode(kept.read_bytes()))
         began = time.perf_counter()
         with stage(f"compiling {family.source} with {shown}"), sources.compiler(family.source, program.target):
-            found = inspection.read_program(
-                lowered,
-                (),
-                program.mesh,
-                program.target,
-                source=family.source,
-                until_dumped=program.target.platform in (Platform.TPU, Platform.GPU),
-                traced=traced,
-            )
+            found = _read(family, program, lowered, traced)
         asked = splits.asked(program.args, traced.jaxpr if traced is not None else None)
         result = replace(_of(found, program.args, lowered), splits=asked, seconds=time.perf_counter() - began)
-    except UsageError as refusal:
+    except (UsageError, NotApplicable) as refusal:
         return Refusal(str(refusal))
     with suppress(OSError):
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_whole(kept, codec.to_text(result))
     return result
+
+
+def _read(family: Family, program: Built, lowered: Any, traced: Any) -> Program:
+    until_dumped = program.target.platform in (Platform.TPU, Platform.GPU)
+    given, source = (lowered, (), program.mesh, program.target), family.source
+    if family.flags:
+        options = tuple(CompilerOption(*flag) for flag in family.flags)
+        return inspection.read_changed(*given, options, source=source, until_dumped=until_dumped)
+    return inspection.read_program(*given, source=source, until_dumped=until_dumped, traced=traced)
 
 
 def _lowered(traced: Any, mesh: Any) -> Any:

@@ -450,6 +450,8 @@ def _memory(given: _Laws[Argument, Exact], made: _Laws[Argument, Exact], search:
         reported = partial(quantity, of)
         try:
             if arrays := {"arguments": given, "outputs": made}.get(name):
+                if arrays.refused:
+                    raise NoLaw(next(iter(arrays.refused.values())))
                 whole = collected(m for law in arrays.laws.values() for m in law.sum)
                 # A result that is a tuple has a table of its arrays.
                 table = reported(grid.first) - value(whole, search.sizes(grid.first))

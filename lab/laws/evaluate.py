@@ -11,6 +11,10 @@ SHARES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1
 """What devices of a group of P send of a payload n: this times (P-1)/P n; of all other kinds n."""
 
 
+MOST_POWERS = 64
+"""Of a variable; no program has as many, and larger ones would not end."""
+
+
 class OutsideLaw(ValueError):
     """The law says nothing of these sizes."""
 
@@ -27,8 +31,18 @@ def evaluate(law: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]
       larger than all that was compiled; `is_whole`: no transfer of the program is without a law. Bytes on wires are
       fractions where P does not divide them.
     Raises:
-      OutsideLaw: a variable is missing or unknown, or the law does not hold there.
+      OutsideLaw: a variable is missing or unknown, the law does not hold there, or this is no law.
     """
+    try:
+        return _evaluated(law, sizes)
+    except OutsideLaw:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise OutsideLaw(f"expected a law as lab law --json prints it ({what})") from error
+
+
+def _evaluated(law: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:
     check(law, sizes)
     held = [term for term in law["terms"] if divides(term["where"], sizes) is None]
     # Where a degree is 1, groups along it are no groups, and the program has no such transfer.
@@ -73,6 +87,8 @@ def check(law: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
     for name, variable in known.items():
         if name not in sizes:
             raise OutsideLaw(f"{name} is missing; the law has the variables {', '.join(known)}")
+        if type(sizes[name]) is not int or sizes[name] < 1:
+            raise OutsideLaw(f"{name}={sizes[name]!r}: expected a whole number from 1 on")
         if sizes[name] < variable["least"]:
             raise OutsideLaw(f"{name}={sizes[name]}: the law holds from {variable['least']} on")
         if sizes[name] != variable["least"] and sizes[name] % variable.get("unit", 1):
@@ -99,7 +115,11 @@ def value(polynomial: Sequence[Mapping[str, Any]], sizes: Mapping[str, int]) -> 
     above, below = 0, 1
     for monomial in polynomial:
         numerator, denominator = monomial["numerator"], monomial["denominator"]
+        if not type(numerator) is type(denominator) is int:
+            raise OutsideLaw(f"{numerator!r} / {denominator!r}: expected whole numbers")
         for name, exponent in monomial["exponents"].items():
+            if not -MOST_POWERS <= exponent <= MOST_POWERS:
+                raise OutsideLaw(f"{name}^{exponent}: expected powers up to {MOST_POWERS}")
             if exponent > 0:
                 numerator *= sizes[name] ** exponent
             else:
@@ -126,11 +146,14 @@ def _term(term: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:
     step = _whole(term["payload_of_step"], sizes, name)
     if term["payload"] is not None:
         _whole(term["payload"], sizes, name)
+    group = _whole(term["group"], sizes, name)
+    if group < 1:
+        raise OutsideLaw(f"{name} has groups of {group} devices at these sizes")
     return {
         **{key: term[key] for key in ("kind", "axes", "phase", "scope", "origin", "dtype")},
         "executions": executions,
         "payload_bytes": step,
-        "wire_bytes": wire_bytes(term["kind"], term["network_kind"], step, _whole(term["group"], sizes, name)),
+        "wire_bytes": wire_bytes(term["kind"], term["network_kind"], step, group),
     }
 
 

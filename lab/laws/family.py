@@ -51,6 +51,7 @@ class Family:
     target: the devices; how many there are follows from the mesh.
     style: of an experiment.
     settings: what is set beside sizes: of an experiment, its parameters; of a builder, its sizes.
+    flags: of XLA, that it is compiled with.
     """
 
     source: str
@@ -58,6 +59,7 @@ class Family:
     target: Target
     style: str | None
     settings: tuple[tuple[str, str], ...] = ()
+    flags: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_experiment(self) -> bool:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
-from lab.compile.other_process import Call, ProcessEnded, other_process
+from lab.compile.other_process import Call, ProcessEnded, Python, Stage
 from lab.compile.several_processes import Each, several_processes
+from lab.core.faults import versions_text
+from lab.harness import registry
 from lab.laws.compiled import measured
 from lab.laws.derive import Measure
 from lab.laws.family import Family, sizes_of
 from lab.laws.measurement import Measurement, Refusal
-from lab.meshes.platforms import Platform
-
-Stage = Callable[[str], AbstractContextManager[None]]
+from lab.meshes.backends import prepare, skip_code_optimization
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,11 @@ class Pool:
 
     each: Each
     stage: Stage
+
+    def compiler(self) -> str:
+        """`jax 0.10.2, jaxlib 0.10.2`."""
+        (found,) = self.each(lambda call, _: call(_compiler), [None])
+        return found
 
     def sizes(self, family: Family) -> dict[str, int]:
         """See `sizes_of`: a builder may do anything.
@@ -43,18 +49,37 @@ class Pool:
 
     def _one(self, call: Call, family: Family, sizes: Mapping[str, int]) -> Measurement | Refusal:
         shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
-        # Machine code is still made when the text was read, for four fifths of the time: the process is ended.
-        is_alone = family.target.platform != Platform.CPU
-        with other_process() if is_alone else nullcontext(call) as compiles:
-            try:
-                with self.stage(f"{family.source} at {shown}"):
-                    return compiles(measured, family, sizes)
-            except ProcessEnded as how:
-                return Refusal(f"its process {how}")
+        try:
+            with self.stage(f"{family.source} at {shown}"):
+                return call(measured, family, sizes)
+        except ProcessEnded as how:
+            return Refusal(f"its process {how}")
+
+
+def _ready(source: str) -> None:
+    """What takes seconds to import, once for all forks. Each compile is one: a builder may keep what it built before,
+    and machine code is still made when the text was read."""
+    skip_code_optimization()
+    prepare([])
+    if source in registry.names():
+        registry.experiment(source)
+    import lab.compile.inspection
+    import lab.compile.shapes_only
+    import lab.compile.xla_dump
+    import lab.laws.splits  # noqa: F401
+
+
+def _compiler(_: Stage) -> str:
+    return versions_text().partition(", ")[2]
 
 
 @contextmanager
-def pool(stage: Stage = lambda _: nullcontext()) -> Iterator[Pool]:
-    """See `several_processes`."""
-    with several_processes() as each:
+def pool(source: str, stage: Stage, python: Python | None) -> Iterator[Pool]:
+    """See `several_processes`.
+
+    Args:
+      source: of the programs.
+      python: what runs them; None for this Python.
+    """
+    with several_processes(partial(_ready, source), python) as each:
         yield Pool(each, stage)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
-from lab.core.faults import versions_text
+from lab.compile.other_process import Python, Stage
 from lab.harness import registry
 from lab.harness.settings import with_settings
 from lab.laws.derive import About, Start
 from lab.laws.family import MOST_CPUS, Family, has_size, sized
 from lab.laws.law import Law
-from lab.laws.pool import Pool
+from lab.laws.pool import Pool, pool
 from lab.laws.theory import beside_theory
 from lab.laws.verify import verified
 from lab.meshes.axes import TypedAxes
@@ -32,6 +33,7 @@ class Question:
     Attributes:
       vary: axes of the mesh and sizes of the program.
       mesh: None of an experiment, on the mesh that it has for the target.
+      flags: of XLA, that it is compiled with.
     """
 
     source: str
@@ -40,16 +42,25 @@ class Question:
     target: Target | None = None
     style: str | None = None
     settings: tuple[tuple[str, str], ...] = ()
+    flags: tuple[tuple[str, str], ...] = ()
 
 
-def answered(question: Question, pool: Pool) -> Law:
+def answered(question: Question, stage: Stage = lambda _: nullcontext(), python: Python | None = None) -> Law:
     """The law, with what held-out compiles, and theory where there is one, say of it.
 
+    Args:
+      stage: what goes on here around a compile.
+      python: what compiles; by default this Python.
     Raises:
       UsageError: no such program, or what is to be varied is none of its sizes.
     """
+    with pool(question.source, stage, python) as processes:
+        return _answered(question, processes)
+
+
+def _answered(question: Question, processes: Pool) -> Law:
     family = family_of(question)
-    sizes, degrees = pool.sizes(family), family.mesh.axes.shape
+    sizes, degrees = processes.sizes(family), family.mesh.axes.shape
     variables = {**degrees, **sizes}
     for name in question.vary:
         if name not in variables:
@@ -64,7 +75,7 @@ def answered(question: Question, pool: Pool) -> Law:
         str(family.target),
         family.target.platform,
         family.style,
-        versions_text().partition(", ")[2],
+        processes.compiler(),
     )
     most = MOST_DEVICES if family.target.platform == Platform.GPU else MOST_CPUS
 
@@ -72,7 +83,7 @@ def answered(question: Question, pool: Pool) -> Law:
         return devices <= most and has_size(family.target, devices)
 
     start = Start(first, family.mesh.axes, fixed)
-    law = verified(about, start, pool.measure(family), fits)
+    law = verified(about, start, processes.measure(family), fits)
     if not family.is_experiment:
         return law
     experiment = registry.experiment(question.source)
@@ -106,4 +117,4 @@ def family_of(question: Question) -> Family:
     }
     axes = replace(mesh.axes, sizes=tuple(degrees.values()))
     own = tuple((name, text) for name, text in question.settings if name not in degrees)
-    return Family(question.source, replace(mesh, axes=axes), sized(target, axes.size), style, own)
+    return Family(question.source, replace(mesh, axes=axes), sized(target, axes.size), style, own, question.flags)

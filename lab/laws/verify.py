@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
 from math import ceil, lcm, prod
+from typing import Any, NamedTuple
 
 from lab.core import codec
 from lab.core.units import exact
@@ -17,7 +18,7 @@ from lab.laws.derive import About, Measure, Start, derived, site_text, wire_of, 
 from lab.laws.evaluate import OutsideLaw, wire_bytes
 from lab.laws.law import Check, Compiled, Condition, Difference, Law, Refused, Term
 from lab.laws.measurement import Measurement, Refusal, Site
-from lab.laws.polynomial import value, variables
+from lab.laws.polynomial import collected, value, variables
 from lab.meshes.axes import Axes
 
 Fits = Callable[[int], bool]
@@ -78,9 +79,9 @@ def verified(about: About, start: Start, measure: Measure, fits: Fits) -> Law:
             for sizes in _wished(_of_any_unit(law), start.mesh, wish, attempt, fits):
                 found = measure([sizes])[0] if sizes not in seen else None
                 if isinstance(found, Measurement):
-                    check, wrong = checked(law, start.mesh, sizes, found)
+                    check, wrong, together = checked(law, start.mesh, sizes, found)
                     known = {**known, tuple(sizes[name] for name in start.sizes): found}
-                    law = with_compiled(_without(law, wrong), sizes)
+                    law = with_compiled(_without(_joined(law, together), wrong), sizes)
                     if attempt == ATTEMPTS - 1:
                         law, check = without_totals(law, check)
                     checks.append(check)
@@ -239,29 +240,47 @@ def holds(law: Law, sizes: Mapping[str, int]) -> bool:
     return True
 
 
-def checked(law: Law, mesh: Axes, sizes: Mapping[str, int], found: Measurement) -> tuple[Check, list[tuple[Term, str]]]:
-    """What one compile says, with the terms that it refutes and how."""
+class Checked(NamedTuple):
+    """What one compile says of a law.
+
+    Attributes:
+      wrong: the terms that it refutes, and how.
+      together: terms that are right as a sum alone: none of them says how often it sends what.
+    """
+
+    check: Check
+    wrong: list[tuple[Term, str]]
+    together: list[tuple[Term, ...]]
+
+
+def checked(law: Law, mesh: Axes, sizes: Mapping[str, int], found: Measurement) -> Checked:
     wrong: list[tuple[Term, str]] = []
+    together: list[tuple[Term, ...]] = []
     differences: list[Difference] = []
     left = [term for term in law.terms if _holds(term.where, sizes)]
     seen = list(found.sites)
     equal: list[Term] = []
-    for level in range(3):
+    for level, is_each in ((0, True), (0, False), (1, False), (2, False)):
         by_name: dict[Hashable, list[Site]] = defaultdict(list)
         for site in seen:
             by_name[_site_names(site)[level]].append(site)
         of_terms: dict[Hashable, list[Term]] = defaultdict(list)
         for term in left:
-            of_terms[_term_names(term)[level]].append(term)
+            of_terms[term_names(term)[level]].append(term)
         for name, terms in of_terms.items():
             those = by_name.get(name, [])
-            if _sums(terms, sizes) == _measured(those):
+            alone = _are_payloads(terms, those, sizes)
+            if _sums(terms, sizes) == _measured(those) and (alone or not is_each):
                 equal += terms
+                if is_each:
+                    together += _indistinct(terms, those, sizes)
+                elif len(terms) > 1 or not alone:
+                    together.append(tuple(terms))
                 left = [term for term in left if term not in terms]
                 seen = [site for site in seen if site not in those]
     for term in left:
         law_says = _sums([term], sizes)
-        there = [site for site in found.sites if _site_names(site)[0] == _term_names(term)[0]]
+        there = [site for site in found.sites if _site_names(site)[0] == term_names(term)[0]]
         says = _says(*_measured(there))
         differences.append(Difference(term_text(term), _says(*law_says), says))
         wrong.append((term, f"refuted at {_text(sizes)}: by the law {_says(*law_says)}, compiled {says}"))
@@ -281,7 +300,68 @@ def checked(law: Law, mesh: Axes, sizes: Mapping[str, int], found: Measurement) 
     check = Check(
         dict(sizes), devices, len(law.terms), len(equal), float(whole), float(under), tuple(differences), found.seconds
     )
-    return check, wrong
+    return Checked(check, wrong, together)
+
+
+def _are_payloads(terms: Sequence[Term], sites: Sequence[Site], sizes: Mapping[str, int]) -> bool:
+    """Whether each payload is sent as often as the terms say, where they say it."""
+    said, seen = Counter[Fraction](), Counter[Fraction]()
+    for term in terms:
+        if term.payload is None:
+            return True
+        said[value(term.payload, sizes)] += value(term.executions, sizes)  # type: ignore[assignment]  # As often.
+    for site in sites:
+        seen[Fraction(site.payload_bytes)] += site.executions or 0
+    return said == seen
+
+
+def _indistinct(terms: Sequence[Term], sites: Sequence[Site], sizes: Mapping[str, int]) -> Iterator[tuple[Term, ...]]:
+    """Terms of one name and payload that are not each as often there as they say."""
+    alike: dict[str, tuple[Term, ...]] = {}
+    for term in terms:
+        alike[repr(term.payload)] = (*alike.get(repr(term.payload), ()), term)
+    often = Counter(Fraction(site.executions or 0) for site in sites)
+    for some in alike.values():
+        if len(some) > 1 and Counter(value(term.executions, sizes) for term in some) - often:
+            yield some
+
+
+def _joined(law: Law, together: Sequence[Sequence[Term]]) -> Law:
+    """With one term for those that are right together alone, under the names that they share."""
+    terms = list(law.terms)
+    for some in together:
+        if len({repr(term.group) for term in some}) > 1:
+            continue
+        place = terms.index(some[0])
+        terms = [term for term in terms if term not in some]
+        terms.insert(place, _one_of(some))
+    return replace(law, terms=tuple(terms))
+
+
+def _one_of(terms: Sequence[Term]) -> Term:
+    def shared(name: str, otherwise: Any) -> Any:
+        found = {getattr(term, name) for term in terms}
+        return found.pop() if len(found) == 1 else otherwise
+
+    one = terms[0]
+    payloads = {repr(term.payload) for term in terms}
+    return replace(
+        one,
+        phase=shared("phase", None),
+        scope=shared("scope", ""),
+        function=shared("function", ""),
+        origin=shared("origin", None),
+        dtype="+".join(sorted({term.dtype for term in terms})),
+        is_widened=all(term.is_widened for term in terms),
+        is_masked_gather=all(term.is_masked_gather for term in terms),
+        payload=one.payload if len(terms) > 1 and len(payloads) == 1 else None,
+        executions=collected(each for term in terms for each in term.executions),
+        payload_of_step=collected(each for term in terms for each in term.payload_of_step),
+        where=tuple({each.text: each for term in terms for each in term.where}.values()),
+        level=max(term.level for term in terms),
+        sites=sum(term.sites for term in terms),
+        shift=shared("shift", None),
+    )
 
 
 def _holds(where: Sequence[Condition], sizes: Mapping[str, int]) -> bool:
@@ -337,7 +417,8 @@ def _site_names(site: Site) -> tuple[Hashable, ...]:
     )
 
 
-def _term_names(term: Term) -> tuple[Hashable, ...]:
+def term_names(term: Term) -> tuple[Hashable, ...]:
+    """From all of its names to few of them."""
     least = (term.kind, term.axes, term.network_kind, term.conditional)
     return (
         (*least, term.phase, term.dtype, term.scope, term.origin or ""),

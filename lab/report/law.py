@@ -150,16 +150,17 @@ def facts(law: Law) -> list[str]:
             for name, of in law.memory_at_least.items()
             if name not in law.memory
         ),
-        "holds from "
-        + ", ".join(f"{v.name}={v.least}" for v in law.variables)
-        + " on; compiled up to "
-        + ", ".join(f"{v.name}={v.most}" for v in law.variables),
+        holds_from(law) + "; compiled up to " + ", ".join(f"{v.name}={v.most}" for v in law.variables),
         *(f"where {each.text} ({each.place})" for each in shown),
         *([f"and {count(more, 'condition')} more, see --json"] if more else []),
         *(["at " + ", ".join(f"{name}={size}" for name, size in law.fixed.items())] if law.fixed else []),
         *(_settled_lines(law.theory) if law.theory else []),
         *(f"note: {note}" for note in law.notes),
     ]
+
+
+def holds_from(law: Law) -> str:
+    return "holds from " + ", ".join(f"{v.name}={v.least}" for v in law.variables) + " on"
 
 
 def value_text(law: Law, sizes: Mapping[str, int]) -> str:

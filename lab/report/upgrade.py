@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from lab.core.ledger import Ledger
 from lab.core.units import bytes_text, count, exact, seconds_text
 from lab.guard.differences import About, Difference
 from lab.guard.upgrade import Compiled, Sets, Upgrade, setting
+from lab.laws.comparison import Comparison
+from lab.laws.law import Law
 from lab.measure.prediction import Prediction
 from lab.report.changes import changes_text, exceeded
+from lab.report.law import holds_from
 from lab.report.origins import common_folder, shortened
 from lab.report.tables import rows_text
 
@@ -19,12 +22,14 @@ def upgrade_text(found: Upgrade, allowed: Fraction | None = None) -> str:
     """What changes of the communication, as `lab diff` says it; both compilations side by side; each difference with
     where it is and what it comes from; which flags were tried."""
     ledgers = found.before.sites.ledger, found.after.sites.ledger
+    folder = common_folder(*ledgers)
     over = exceeded(*ledgers, allowed) if allowed is not None else []
     parts = [
         _headline(found),
         changes_text(*ledgers),
         rows_text(("", *_sides(found)), _summary(found.before, found.after)),
-        *[_table(found, common_folder(*ledgers))] * bool(found.differences),
+        *[_table(found, folder)] * bool(found.differences),
+        *([_laws(found, found.laws, folder)] if found.laws else []),
         "\n".join([*_tried(found), *over]),
     ]
     return "\n\n".join(filter(None, parts))
@@ -32,11 +37,17 @@ def upgrade_text(found: Upgrade, allowed: Fraction | None = None) -> str:
 
 def _headline(found: Upgrade) -> str:
     what = " -> ".join(dict.fromkeys(_sides(found)))
+    laws = f"; {_laws_line(found.laws)}" if found.laws else ""
     if not found.differences:
-        return f"{what}: no difference in communication, its schedule, FLOPs or memory"
+        return f"{what}: no difference in communication, its schedule, FLOPs or memory{laws}"
     of = [each.about for each in found.differences]
     counts = [f"{of.count(about)} of {about}" for about in About if about in of]
-    return f"{what}: {count(len(of), 'difference')}, {', '.join(counts)}"
+    return f"{what}: {count(len(of), 'difference')}, {', '.join(counts)}{laws}"
+
+
+def _laws_line(laws: Comparison) -> str:
+    differences = count(len(laws.differences), "formula")
+    return f"laws differ in {differences}" if laws.differences else "the same law"
 
 
 def _sides(found: Upgrade) -> tuple[str, str]:
@@ -95,14 +106,39 @@ def _cells(each: Difference, folder: str) -> tuple[str, ...]:
         " -> ".join(each.places),
         each.before or "-",
         each.after or "-",
-        ", ".join(shortened(line, folder) for line in each.lines) or "-",
+        _lines(each.lines, folder),
         instructions or "-",
     )
+
+
+def _lines(lines: Sequence[str], folder: str) -> str:
+    return ", ".join(shortened(line, folder) for line in lines) or "-"
 
 
 def _since(found: Upgrade, sets: Sets) -> str:
     none = f"no flag{' that could be tried' * bool(found.refused)} explains it" if found.tried or found.refused else "-"
     return " or ".join(" with ".join(some) for some in sets) or none
+
+
+def _laws(found: Upgrade, laws: Comparison, folder: str) -> str:
+    """What both were derived from and hold from, then formula by formula where they differ."""
+    sides = _sides(found)
+    lines = [f"{side}: {_derived(law)}" for side, law in zip(sides, (laws.before, laws.after), strict=True)]
+    head = "\n".join([f"laws in {', '.join(laws.before.names)}:", *lines])
+    if not laws.differences:
+        return head
+    rows = [
+        (each.what, each.of, each.before or "-", each.after or "-", _lines(each.lines, folder))
+        for each in laws.differences
+    ]
+    return f"{head}\n\n{rows_text(('law of', 'formula', *sides, 'line'), rows)}"
+
+
+def _derived(law: Law) -> str:
+    refuted = [check for check in law.checks if not check.is_equal]
+    verdict = f"refuted at {len(refuted)} of" if refuted else "equal at"
+    held = f"{verdict} {count(len(law.checks), 'held-out size')}"
+    return f"{count(len(law.terms), 'term')} from {count(len(law.compiled), 'compile')}, {held}; {holds_from(law)}"
 
 
 def _tried(found: Upgrade) -> Iterator[str]:

@@ -7,26 +7,22 @@ import time
 from collections.abc import Sequence
 
 from lab.laws.law import Law
-from lab.laws.pool import pool
 from lab.laws.question import answered
-from lab.meshes.backends import skip_code_optimization
 from lab.meshes.errors import UsageError
 from tests.lab.laws.corpus import BY_RATIO, EXPERIMENTS, OWN, REFUSED
 
 
 def main(names: Sequence[str]) -> None:
-    skip_code_optimization()
-    with pool() as processes:
-        for asked in (*OWN, BY_RATIO, REFUSED, *EXPERIMENTS):
-            title = f"{asked.source.rpartition('/')[2]} {asked.style or ''}".strip()
-            if names and not any(name in title for name in names):
-                continue
-            start = time.perf_counter()
-            try:
-                said = told(answered(asked, processes))
-            except UsageError as refusal:
-                said = f"refused: {refusal}"
-            print(f"{title}: {said} ({time.perf_counter() - start:.0f} s)", flush=True)
+    for asked in (*OWN, BY_RATIO, REFUSED, *EXPERIMENTS):
+        title = f"{asked.source.rpartition('/')[2]} {asked.style or ''}".strip()
+        if names and not any(name in title for name in names):
+            continue
+        start = time.perf_counter()
+        try:
+            said = told(answered(asked))
+        except UsageError as refusal:
+            said = f"refused: {refusal}"
+        print(f"{title}: {said} ({time.perf_counter() - start:.0f} s)", flush=True)
 
 
 def told(law: Law) -> str:

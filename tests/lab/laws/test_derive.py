@@ -192,7 +192,7 @@ def test_a_transfer_that_rounds_up_is_not_refuted_where_its_law_is_silent():
 
     law = verified(ABOUT, start, lambda some: [program(sizes) for sizes in some], lambda devices: devices <= 64)
     found = Measurement((replace(GATHER, payload_bytes=128, executions=1),), (), (), (), None, None, (), True)
-    check, wrong = checked(law, start.mesh, {"fsdp": 2, "layers": 4, "embed": 66}, found)
+    check, wrong, _ = checked(law, start.mesh, {"fsdp": 2, "layers": 4, "embed": 66}, found)
     assert (check.is_equal, check.under_law, wrong) == (True, 0, [])
 
 
@@ -220,7 +220,7 @@ def test_memory_that_a_last_check_refutes_is_no_part_of_the_law():
     sizes = {"fsdp": 4, "layers": 8, "embed": 128}
     law = law_of(lambda sizes: measurement(sizes, gathers(sizes)))
     other = measurement(sizes, gathers(sizes))
-    check, wrong = checked(law, START.mesh, sizes, replace(other, memory=replace(other.memory, temporaries=77)))
+    check, wrong, _ = checked(law, START.mesh, sizes, replace(other, memory=replace(other.memory, temporaries=77)))
     assert (wrong, [each.what for each in check.differences]) == ([], ["memory: temporaries"])
     kept, check = without_totals(law, check)
     assert (check.is_equal, "temporaries" in law.memory, "temporaries" in kept.memory) == (True, True, False)
@@ -339,3 +339,18 @@ def test_a_program_that_is_refused_at_first_says_why():
         law_of(lambda sizes: Refusal("no"))
     with pytest.raises(UsageError, match="embed cannot be varied"):
         law_of(lambda sizes: measurement(sizes, gathers(sizes)) if sizes["embed"] == 64 else Refusal("64 alone"))
+
+
+def test_terms_that_are_right_as_a_sum_alone_become_one():
+    """Four layers are three in a loop that is written out three times and one behind it; sixteen, fifteen and one."""
+
+    def program(sizes):
+        L, one = sizes["layers"], replace(GATHER, payload_bytes=4 * sizes["embed"] ** 2)
+        sites = replace(one, op_name="loop", executions=L - L % 3), replace(one, executions=L % 3)
+        return measurement(sizes, *(site for site in sites if site.executions))
+
+    law = verified(ABOUT, START, lambda some: [program(sizes) for sizes in some], lambda devices: devices <= 64)
+    assert [check.is_equal for check in law.checks] == [True] * 4
+    for check in law.checks:
+        (term,) = law.at(check.sizes)["terms"]
+        assert term["executions"] == check.sizes["layers"]

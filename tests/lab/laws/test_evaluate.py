@@ -4,11 +4,13 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import lab.laws.evaluate as evaluate_module
+from lab.cli.law import _read
 from lab.core import codec
 from lab.laws.answer import Value
 from lab.laws.derive import with_compiled
@@ -50,6 +52,46 @@ def test_a_law_is_evaluated_exactly(law):
 def test_outside_its_sizes_a_law_says_nothing(law, change, why):
     with pytest.raises(OutsideLaw, match=why):
         law.at(SIZES | change)
+
+
+@pytest.mark.parametrize("size", [0, -2, 2.0, "2", None, True])
+def test_what_is_no_size_is_refused(law, size):
+    with pytest.raises(OutsideLaw, match="layers=.*expected a whole number from 1 on"):
+        law.at(SIZES | {"layers": size})
+
+
+def test_a_size_of_thirty_digits_is_evaluated_exactly(law):
+    assert law.at(SIZES | {"layers": 10**30 + 4})["payload_bytes"] == (10**30 + 4) * 2 * 4096**2
+
+
+def damaged(found):
+    """With one value after the other changed, or left out."""
+    for key in found if isinstance(found, dict) else range(min(len(found), 1)):
+        for value in (-1, 0, "x", None):
+            yield type(found)(found | {key: value}) if isinstance(found, dict) else [value, *found[1:]]
+        yield {k: v for k, v in found.items() if k != key} if isinstance(found, dict) else found[1:]
+        if isinstance(found[key], dict | list):
+            for inner in damaged(found[key]):
+                yield found | {key: inner} if isinstance(found, dict) else [inner, *found[1:]]
+
+
+def refusal(ask):
+    """Its text, or "" where there is an answer."""
+    try:
+        ask()
+    except (OutsideLaw, UsageError) as why:
+        return str(why)
+    return ""
+
+
+def test_a_damaged_law_is_refused_in_a_line_or_is_another_law(law, tmp_path):
+    path, said = tmp_path / "law.json", []
+    flops = (monomial(2, {"embed": 2, "layers": 1, "fsdp": -1}),)
+    for found in damaged(codec.to_json(replace(law, flops=flops, flops_where=law.conditions))):
+        path.write_text(json.dumps(found))
+        said += [refusal(partial(evaluate, found, SIZES)), refusal(lambda: scaled(_read(str(path)), "layers", SIZES))]
+    assert not [each for each in said if "\n" in each]
+    assert 100 < said.count("") < len(said) - 100
 
 
 def test_the_evaluator_is_one_file_that_needs_python_alone(law, tmp_path):

@@ -54,6 +54,14 @@ def test_what_cannot_be_varied_is_refused(lab):
     assert_refused(lab(*ASKED[:-4], "--target", "attached", "--vary", "layers"), "expected a cpu:, gpu: or tpu:")
 
 
+@pytest.mark.parametrize(
+    "sizes", ["fsdp=0", "fsdp=1.5", "fsdp=-4", "fsdp", "=4", "fsdp=2,fsdp=4", "fsdp=" + "9" * 5000]
+)
+def test_what_is_no_size_to_evaluate_at_is_refused(lab, sizes):
+    answer = lab("law", SOURCE, "--at", sizes)
+    assert answer.status == 2 and "expected NAME=SIZE,... such as fsdp=4096" in answer.err
+
+
 def test_targets_have_as_many_devices_as_a_mesh():
     for target, devices, expected in (
         ("gpu:h100:2x8", 4, "gpu:h100:1x4"),
