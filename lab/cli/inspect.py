@@ -29,6 +29,9 @@ from lab.meshes.targets import Target
 from lab.report.diagnosis import diagnosis_text
 from lab.report.seconds import time_lines
 
+MOST_STEPS = 10**9
+"""Of a round: no training takes more."""
+
 
 @click.command(cls=options.OfScripts)
 @click.argument("given", metavar="SOURCE...", nargs=-1, required=True, type=click.Path())
@@ -47,7 +50,7 @@ from lab.report.seconds import time_lines
     "--round",
     "round_steps",
     metavar="STEPS",
-    type=click.IntRange(1),
+    type=click.IntRange(1, MOST_STEPS),
     help="Count a round of so many steps, in one of which transfers in branches run, such as the outer step of DiLoCo "
     "in a lax.cond. A program without transfers in branches is such a round already.",
 )

@@ -167,6 +167,8 @@ def test_in_a_round_of_500_steps_an_outer_step_in_a_branch_is_counted_once(lab, 
     assert found["steps"] == 500
     (line,) = (line for line in lab(*command).out.splitlines() if line.startswith("replica: "))
     assert line.endswith("; 2.048 B a step of the 500 of a round")
+    for steps in ("0", "1000000001", "1e3"):
+        assert_refused(lab(*command[:-1], steps), "Invalid value for '--round'")
     # How long a step takes in which every branch runs says nothing of a round.
     times = [lab(*command[:n], "--target", "gpu:h100:1x8").out.count("time of a step: ") for n in (4, 6)]
     assert times == [1, 0]
