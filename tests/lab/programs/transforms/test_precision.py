@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from lab.compile.equations import equations
 from lab.core.ledger import Kind
 from lab.harness.decoder.step import SMALL, random_tokens
 from lab.meshes.axes import Axes
@@ -118,6 +119,26 @@ def test_what_a_rank_keeps_of_a_narrow_sum_is_the_sum_of_the_rounded_parts(recip
     for found in jax.jit(on_ranks)(g_PDF, drawn(16, 256)):
         np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
     assert np.abs(expected - g_PDF.sum(0)).max() > 1e-3 * np.abs(expected).max()
+
+
+def test_weights_and_gradients_travel_as_values_of_8_bits_and_a_scale_for_each_128():
+    narrow, over = RECIPES["tile128"], ("fsdp",)
+
+    def both(w_DF, g_1DF):
+        def gathered(w_DF, dims):
+            return jax.lax.all_gather(w_DF, over, axis=w_DF.ndim - 2, tiled=True)
+
+        return jax.vjp(lambda w_DF: on_wire(gathered, Wire(narrow, narrow), over, 0, (), w_DF), w_DF)[1](g_1DF[0])
+
+    on_ranks = jax.shard_map(both, mesh=cpu(fsdp=8), in_specs=P("fsdp"), out_specs=P("fsdp"))
+    traced = jax.jit(on_ranks).trace(drawn(16, 256), drawn(8, 16, 256)).jaxpr
+    sent = {
+        (at.primitive, at.equation.invars[0].aval.dtype.name, at.equation.outvars[0].aval.size)
+        for at in equations(traced)
+        if at.primitive in ("all_gather", "all_to_all", "psum", "pmax")
+    }
+    values, scales = ("float8_e4m3fn", 16 * 256), ("float32", 16 * 256 // 128)
+    assert sent == {(kind, *each) for kind in ("all_gather", "all_to_all") for each in (values, scales)}
 
 
 def test_two_formats_of_one_wire_are_refused():
