@@ -128,7 +128,7 @@ def test_weights_and_gradients_travel_as_values_of_8_bits_and_a_scale_for_each_1
         def gathered(w_DF, dims):
             return jax.lax.all_gather(w_DF, over, axis=w_DF.ndim - 2, tiled=True)
 
-        return jax.vjp(lambda w_DF: on_wire(gathered, Wire(narrow, narrow), over, 0, (), w_DF), w_DF)[1](g_1DF[0])
+        return on_wire(gathered, Wire(narrow), over, 0, (), w_DF), scattered(g_1DF[0], narrow, over, 0)
 
     on_ranks = jax.shard_map(both, mesh=cpu(fsdp=8), in_specs=P("fsdp"), out_specs=P("fsdp"))
     traced = jax.jit(on_ranks).trace(drawn(16, 256), drawn(8, 16, 256)).jaxpr
