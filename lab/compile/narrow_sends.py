@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from fractions import Fraction
+from functools import partial
+from math import prod
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.extend.core import Literal
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from lab.compile import equations
 from lab.compile.equations import CONSTRAINTS, Edit, Equation
+from lab.compile.explicit_types import pinned
 from lab.core.dtypes import DTYPES
 from lab.diagnosis.program import WRITTEN, NarrowValue
 from lab.diagnosis.remedy import NotApplicable
@@ -89,9 +94,11 @@ class _Step(NamedTuple):
     scale: int | None
 
 
-def sent_narrow(at: Equation) -> Iterator[tuple[Equation, Edit]]:
+def sent_narrow(at: Equation, before: NamedSharding | None = None) -> Iterator[tuple[Equation, Edit]]:
     """What stands in place of an equation, and of those that make its operand.
 
+    Args:
+      before: how the narrow value is split before a constraint, where that divides it.
     Raises:
       NotApplicable: its operand is not made of a value of 8 bits by casts and scales alone.
     """
@@ -138,13 +145,34 @@ def sent_narrow(at: Equation) -> Iterator[tuple[Equation, Edit]]:
         del operands
         (narrow,) = held[id(source)]
         if eqn.primitive.name in CONSTRAINTS:
-            return equations.bound(eqn, [widened(equations.bound(eqn, [narrow])[0], lambda scale: scale)])
+            if before is not None and _divides(placed := _of_slices(before, narrow.ndim), narrow.shape):
+                narrow = pinned(narrow, placed)
+            return equations.bound(eqn, [widened(equations.bound(eqn, [narrow])[0], partial(_placed_alike, eqn))])
         if eqn.primitive.name in _SUMS:
             return [_summed(eqn, narrow, widened)]
         whole = equations.bound(eqn, [narrow])[0]
         return [_where_sent_to(eqn, widened(whole, lambda scale: _moved_scale(eqn, scale, narrow.shape, whole.shape)))]
 
     yield at, instead
+
+
+def _placed_alike(eqn: Any, scale: jax.Array) -> jax.Array:
+    """Under the constraint of the values, where that divides it."""
+    placed = eqn.params.get("sharding")
+    is_placed = isinstance(placed, NamedSharding) and _divides(placed, scale.shape)
+    return jnp.asarray(equations.bound(eqn, [scale])[0]) if is_placed else scale
+
+
+def _of_slices(placed: NamedSharding, rank: int) -> NamedSharding:
+    """Of what a loop takes of a stack one by one: without the dims in front."""
+    return placed.update(spec=P(*placed.spec[-rank:]))
+
+
+def _divides(placed: NamedSharding, shape: tuple[int, ...]) -> bool:
+    names = [entry if isinstance(entry, tuple) else (entry,) if entry else () for entry in placed.spec]
+    return len(names) <= len(shape) and not any(
+        size % prod(placed.mesh.shape[name] for name in some) for size, some in zip(shape, names, strict=False)
+    )
 
 
 def _way(at: Equation) -> tuple[Any, list[_Step]]:

@@ -519,7 +519,7 @@ def _send_narrow(program: _Program, change: changes.SendNarrow) -> None:
     at, refusals = at or _constraints(program, change.equation), []
     for each in at:
         try:
-            edits = [*sent_narrow(each)]
+            edits = [*sent_narrow(each, program.placed(change.dims) if change.dims else None)]
         except NotApplicable as why:
             refusals.append(why)  # Of several of its name some may be wide.
             continue

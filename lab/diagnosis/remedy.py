@@ -198,11 +198,19 @@ class CastBefore:
 @dataclass(frozen=True)
 class SendNarrow:
     """The values of 8 bits that an operand is made of are moved in its place, with their scales, and widened after
-    that; for a sum they are exchanged, and each device sums its part."""
+    that; for a sum they are exchanged, and each device sums its part.
+
+    Attributes:
+      dims: where a constraint moves them, how they are split before it, so that the compiler casts before the transfer;
+        () says nothing.
+    """
 
     equation: str
+    dims: Dims = ()
 
     def __str__(self) -> str:
+        if self.dims:
+            return "the values of 8 bits constrained to how they are split, then as the program asks, widened after it"
         return f"the values of 8 bits and their scales through {_operation(self.equation)}, widened after it"
 
 

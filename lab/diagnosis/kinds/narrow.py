@@ -47,11 +47,18 @@ def dequantised_before(program: Program) -> Iterator[Finding]:
             "exchange the narrow values and their scales (jax.lax.all_to_all), dequantise what arrives, and sum it"
             if is_sum
             else "move the narrow value and its scale, and dequantise what arrives; where the compiler puts the "
-            "transfer in, constrain the narrow value to the sharding that is asked for, and dequantise after that"
+            "transfer in, constrain the narrow value to the sharding that it has, then to the one that is asked for, "
+            "and dequantise after that"
         )
-        remedy = tuple(dict.fromkeys(SendNarrow(site.op_name) for site in sites))
+        remedy = tuple(dict.fromkeys(_sent_narrow(program, site) for site in sites))
         needed = then if is_known else None
         yield program.finding("dequantised_before", sentence, advice, *sites, needed_bytes=needed, remedy=remedy)
+
+
+def _sent_narrow(program: Program, site: Site) -> SendNarrow:
+    """What a constraint moves is pinned to how its argument is split, before that."""
+    argument = None if site.is_written else program.argument_behind(site)
+    return SendNarrow(site.op_name, argument.dims or () if argument else ())
 
 
 def _needed(site: Site, value: NarrowValue) -> Fraction:

@@ -95,6 +95,15 @@ def test_programs_that_lose_nothing_are_not_blamed(build):
     assert found(build, GPU) == []
 
 
+@ahead_of_time_gpu
+def test_scaled_tokens_that_a_constraint_redistributes_are_pinned_narrow_before_it():
+    (finding,) = found(narrow_programs.tokens_redistributed_wide, GPU, prove=True)
+    before, after = finding.proof.before, finding.proof.after
+    numbers, scales = (64 * 8 * size // 64 * 7 for size in (1024, 2))
+    # Scales are asked for by token, too, for what is cast.
+    assert (before.wire_bytes, after.wire_bytes) == (2 * numbers + scales, numbers + 2 * scales) and finding.proof.pays
+
+
 def test_what_fake_cpus_widen_is_not_blamed():
     """Integers they do not widen."""
     of_floats = [each for each in (*LOSING, *LOSING_NOTHING) if "int8" not in each.__name__]
@@ -107,6 +116,7 @@ def test_what_fake_cpus_widen_is_not_blamed():
         ("f8_weight_dequantised_in_blocks", SendNarrow("jit(f)/shard_map/all_gather")),
         ("tokens_dispatched_wide", SendNarrow("jit(f)/shard_map/all_to_all")),
         ("activation_passed_on_wide", SendNarrow("jit(f)/shard_map/ppermute")),
+        ("tokens_redistributed_wide", SendNarrow("jit(f)/sharding_constraint", (("fsdp",),))),
         ("gradient_scattered_wide", SendNarrow("jit(f)/shard_map/reduce_scatter")),
         ("gradient_scattered_in_blocks", SendNarrow("jit(f)/shard_map/reduce_scatter")),
         ("quantised_sum_in_float32", SendNarrow("jit(f)/shard_map/psum")),
