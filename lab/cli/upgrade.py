@@ -114,14 +114,14 @@ def upgrade(
             return found[0]
 
         python = environment(wanted, target.platform if target else Platform.CPU, stage) if wanted else None
+        asked = Question(source, vary, mesh, target, style, settings)
+        laws = _laws(asked, flags, python, stage) if vary else None
         if python is not None:
             found = _of_release(wanted, flags, python, stage, compiled)
         else:
             with other_process(stage) as call:
                 found = compiled(call, partial(under_flags, given=flags))
-        if vary:
-            asked = Question(source, vary, mesh, target, style, settings)
-            found = replace(found, laws=_laws(asked, flags, python, stage))
+    found = replace(found, laws=laws)
     for ledger in (found.before.sites.ledger, found.after.sites.ledger):
         if not ledger.is_complete:
             raise UsageError(
@@ -164,7 +164,11 @@ def _check_laws(source: str, vary: tuple[str, ...], settings: tuple[tuple[str, s
 
 def _laws(asked: Question, flags: Mapping[str, str], python: Python | None, stage: Stage) -> Comparison:
     before = answered(asked, stage)
-    return Comparison.of(before, answered(replace(asked, flags=tuple(flags.items())), stage, python))
+    try:
+        after = answered(replace(asked, flags=tuple(flags.items())), stage, python)
+    except UsageError as refusal:
+        raise UsageError(f"under the other {'flags' if python is None else 'release'}: {refusal}") from None
+    return Comparison.of(before, after)
 
 
 class _CompiledBy(Protocol):

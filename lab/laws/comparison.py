@@ -131,7 +131,8 @@ def _refused(before: Law, after: Law) -> Iterator[FormulaDifference]:
 
 def _flops(before: Law, after: Law) -> Iterator[FormulaDifference]:
     """Of the step, and where it differs of which phase and scope."""
-    yield from _formula("FLOPs", before.flops, after.flops, before.flops_where, after.flops_where)
+    places = before.flops_where, after.flops_where
+    yield from _formula("FLOPs", before.flops, after.flops, *places, whys=_whys("FLOPs", before, after))
     if before.flops != after.flops:
         old, new = ({(each.phase, each.scope): each.flops for each in law.products} for law in (before, after))
         for part in dict.fromkeys((*old, *new)) if old and new else ():
@@ -141,8 +142,9 @@ def _flops(before: Law, after: Law) -> Iterator[FormulaDifference]:
 
 def _memory(before: Law, after: Law) -> Iterator[FormulaDifference]:
     for name in dict.fromkeys((*before.memory, *after.memory)):
-        places = [law.memory_where.get(name, ()) for law in (before, after)]
-        yield from _formula(f"bytes of {name}", before.memory.get(name), after.memory.get(name), *places)
+        places = before.memory_where.get(name, ()), after.memory_where.get(name, ())
+        was, now = before.memory.get(name), after.memory.get(name)
+        yield from _formula(f"bytes of {name}", was, now, *places, whys=_whys(f"memory: {name}", before, after))
     for name in dict.fromkeys((*before.arguments, *after.arguments)):
         was, now = before.arguments.get(name), after.arguments.get(name)
         yield from _formula(f"bytes of argument {name}", was, now)
@@ -157,12 +159,22 @@ def _formula(
     now: Polynomial | None,
     held: Sequence[Condition] = (),
     holds: Sequence[Condition] = (),
+    whys: tuple[str, str] = (NO_LAW, NO_LAW),
 ) -> Iterator[FormulaDifference]:
     if was != now:
-        old, new = (NO_LAW if each is None else formula.text(each) for each in (was, now))
+        old, new = (why if each is None else formula.text(each) for each, why in zip((was, now), whys, strict=True))
         yield FormulaDifference(what, "", old, new)
     elif _where(held) != _where(holds):
         yield FormulaDifference(what, "holds where", _where(held), _where(holds))
+
+
+def _whys(what: str, before: Law, after: Law) -> tuple[str, str]:
+    """Why the laws have none of it."""
+    old, new = (
+        next((f"{NO_LAW}: {each.reason}" for each in law.refused if each.what == what), NO_LAW)
+        for law in (before, after)
+    )
+    return old, new
 
 
 def _where(conditions: Iterable[Condition]) -> str:

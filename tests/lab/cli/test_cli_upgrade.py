@@ -97,6 +97,11 @@ def test_formulas_that_differ_are_told_where_nothing_else_does(upgrade, laws):
     assert evaluate(found["laws"]["after"], {"fsdp": 2, "layers": 4, "embed": 64})["payload_bytes"] == 16 * 64**2
 
 
+def test_a_name_that_cannot_be_varied_is_refused_before_anything_is_compiled(upgrade):
+    answer = upgrade("--flags", NO_CHANGE, "--vary", "data,layers")
+    assert answer.status == 2 and "no axis or size 'layers'; known are data, embed" in answer.err
+
+
 @pytest.mark.compiles
 def test_laws_are_told_with_what_they_come_from_and_hold_from(upgrade, laws):
     laws(once, twice)
