@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from functools import partial
@@ -24,6 +24,7 @@ from lab.diagnosis.remedy import NotApplicable
 
 _SCALES: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {"mul": jnp.multiply, "div": jnp.divide}
 _SUMS = ("psum", "psum_invariant", "reduce_scatter")
+_LAYOUTS = ("reshape", "transpose", "squeeze", "expand_dims")
 _AS_IT_IS = ("optimization_barrier", "copy", "pvary", "pcast")
 
 
@@ -58,8 +59,8 @@ def _moved_by(at: Equation | None) -> NarrowValue | None:
 
 
 def _narrow_value(at: Equation) -> NarrowValue:
-    """Raises NotApplicable as `sent_narrow`."""
-    source, steps = _way(at)
+    """Raises NotApplicable as `sent_narrow`, but for a value that is laid out anew before it is sent."""
+    source, steps = _way(at, _LAYOUTS)
     made = {id(v): eqn for eqn in at.inside.eqns for v in eqn.outvars}
     value, bits, number_bytes = source.invars[0].aval, Fraction(0), 0
     for step in steps:
@@ -175,8 +176,12 @@ def _divides(placed: NamedSharding, shape: tuple[int, ...]) -> bool:
     )
 
 
-def _way(at: Equation) -> tuple[Any, list[_Step]]:
-    """The cast of the narrow value, and what follows it, the last first."""
+def _way(at: Equation, through: Collection[str] = ()) -> tuple[Any, list[_Step]]:
+    """The cast of the narrow value, and what follows it, the last first.
+
+    Args:
+      through: operations that are passed over.
+    """
     made = {id(v): eqn for eqn in at.inside.eqns for v in eqn.outvars}
     v, steps = at.equation.invars[0], list[_Step]()
     while (eqn := made.get(id(v))) is not None:
@@ -193,7 +198,9 @@ def _way(at: Equation) -> tuple[Any, list[_Step]]:
             steps.append(_Step(eqn, scale))
             v = eqn.invars[1 - scale]
             continue
-        elif name not in _AS_IT_IS or len(eqn.invars) != 1:
+        elif name in _LAYOUTS and name not in through:
+            raise NotApplicable(f"a {name} stands between the value of 8 bits and the transfer; do it after that")
+        elif name not in (*_AS_IT_IS, *through) or len(eqn.invars) != 1:
             break
         v = eqn.invars[0]
     raise NotApplicable("what is sent is not made of a value of 8 bits by casts and scales alone")

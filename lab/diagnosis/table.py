@@ -364,8 +364,8 @@ KINDS: tuple[Kind, ...] = (
         explains=False,
         costs="Twice the bytes of 8-bit values where they travel in 16 bits, four times in 32.",
         cure="Move the narrow value and its scale, and dequantise what arrives. Where the compiler puts the transfer "
-        "in, constrain the narrow value to the sharding that is asked for, and dequantise after that. Sums are not "
-        "made in 8 bits: exchange narrow parts by an all_to_all, and sum what arrives.",
+        "in, constrain the narrow value to the sharding that it has, then to the one that is asked for, and dequantise "
+        "after that. Sums are not made in 8 bits: exchange narrow parts by an all_to_all, and sum what arrives.",
         mesh="fsdp=8",
         target="gpu:h100:1x8",
     ),

@@ -104,6 +104,15 @@ def test_scaled_tokens_that_a_constraint_redistributes_are_pinned_narrow_before_
     assert (before.wire_bytes, after.wire_bytes) == (2 * numbers + scales, numbers + 2 * scales) and finding.proof.pays
 
 
+@ahead_of_time_gpu
+def test_values_that_are_laid_out_anew_before_they_are_sent_are_named_with_what_stands_between():
+    (finding,) = found(narrow_programs.blocks_flattened_first, GPU, prove=True)
+    sent = 7 * 128 * 1024
+    assert "of f8e4m3fn values, in bf16" in finding.sentence and finding.totals.wire_bytes == 2 * sent
+    assert finding.needed_bytes == sent + sent // 128 * 2
+    assert "a reshape stands between the value of 8 bits and the transfer" in finding.proof.not_tried
+
+
 def test_what_fake_cpus_widen_is_not_blamed():
     """Integers they do not widen."""
     of_floats = [each for each in (*LOSING, *LOSING_NOTHING) if "int8" not in each.__name__]
