@@ -454,12 +454,13 @@ def test_a_sum_of_what_a_branch_gives_is_for_nothing_only_where_no_branch_has_va
     ("reduced", "axis", "rows", "told", "place"),
     [
         (jax.lax.psum, "data", 16, ["not_scattered"], lambda rank: rank),
+        (jax.lax.psum, "data", 16, [], lambda rank: 3 - rank),
         (jax.lax.psum, "data", 16, [], lambda rank: (rank + 1) % 4),
         (jax.lax.psum, "model", 16, [], lambda rank: rank),
         (jax.lax.psum, "data", 48, [], lambda rank: rank),
         (jax.lax.pmax, "data", 16, [], lambda rank: rank),
     ],
-    ids=["shares", "the next rank's", "of another axis", "more than a share", "a maximum"],
+    ids=["shares", "in another order", "the next rank's", "of another axis", "more than a share", "a maximum"],
 )
 @pytest.mark.compiles
 def test_a_scatter_is_advised_only_where_each_device_keeps_a_share_of_its_own(reduced, axis, rows, told, place):

@@ -56,6 +56,8 @@ def test_four_bits_send_an_eighth_of_float32_and_a_scale_for_256_numbers():
     of_numbers, of_scales = (sum(t.wire_bytes for t in narrow if t.dtype == dtype) for dtype in ("u8", "f32"))
     (whole,) = wide
     assert 8 * of_numbers == whole.wire_bytes == BLOCK * of_scales
+    # Each rank sums whole rows of scales, of however few numbers.
+    assert next(sent("w", (1,), FORMATS["int4"], REPLICA, 1, axes)).payload_bytes == CHUNK
 
 
 @pytest.mark.parametrize(
