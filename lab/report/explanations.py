@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -75,6 +76,8 @@ def find(name: str) -> Kind | CompilerNote:
         return known[name.upper()]
     if _was_withdrawn(name.upper(), known):
         raise UsageError(f"{name.upper()} was withdrawn; lab explain lists the behaviours that are known")
+    if re.match(r"ch\d+\w*\.", name.lower()):
+        raise UsageError(f"{name} is of the book; lab book {name.lower()} tells what it claims")
     raise no_such("kind of finding or compiler behaviour", name, known, shown_by="lab explain")
 
 

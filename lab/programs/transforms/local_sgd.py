@@ -107,6 +107,8 @@ class RoundShape(DecoderShape):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.every < 1:
+            raise UsageError(f"every={self.every}: expected 1 step or more between meetings")
         if not 1 <= self.fragments <= self.every or self.layers % self.fragments:
             raise UsageError(
                 f"fragments={self.fragments} of layers={self.layers} in every={self.every} steps: expected a divisor "

@@ -63,6 +63,14 @@ def test_an_id_that_was_withdrawn_is_said_to_be(lab):
     assert lab("explain", "g8").err == "lab: G8 was withdrawn; lab explain lists the behaviours that are known\n"
 
 
+def test_a_claim_of_the_book_is_told_where_it_is_explained(lab):
+    answer = lab("explain", "ch28.ratio")
+    assert (answer.status, answer.err) == (
+        2,
+        "lab: ch28.ratio is of the book; lab book ch28.ratio tells what it claims\n",
+    )
+
+
 def test_a_behaviour_that_a_rule_predicts_says_so_and_letters_may_be_small(lab):
     assert "\nRule: predicts what the compiler emits\n" in lab("explain", "x7").out
     assert json.loads(lab("explain", "T15", "--json").out)["rule"] == "recognises"

@@ -64,6 +64,7 @@ def test_four_bits_send_an_eighth_of_float32_and_a_scale_for_256_numbers():
     ("wrong", "said"),
     [
         (lambda: check_format("fp8"), "outer=fp8: expected f32, int8, int4"),
+        (lambda: RoundShape(every=0), "every=0: expected 1 step or more"),
         (lambda: RoundShape(every=4, fragments=3), "fragments=3 of layers=4 in every=4 steps: expected a divisor"),
         (lambda: RoundShape(every=4, fragments=2, delay=2), "delay=2: expected 0 or more, and less than"),
         (
