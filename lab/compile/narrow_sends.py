@@ -84,8 +84,13 @@ def constraints_of_narrow(jaxpr: Any) -> Iterator[Equation]:
                 yield at
 
 
+_PACKED = {"int4": "s4", "uint4": "u4", "int2": "s2", "uint2": "u2", "float4_e2m1fn": "f4e2m1fn"}
+"""Of which several share a byte, as they are sent."""
+
+
 def _xla_name(dtype: Any) -> str:
-    return next((name for name, (known, _) in DTYPES.items() if known == dtype.name), dtype.name)
+    known = next((name for name, (known, _) in DTYPES.items() if known == dtype.name), dtype.name)
+    return _PACKED.get(dtype.name, known)
 
 
 class _Step(NamedTuple):

@@ -31,14 +31,16 @@ def dequantised_before(program: Program) -> Iterator[Finding]:
             continue
         most, total = largest(sites), len(sites)
         dtype = next(value.dtype for site, value in some if site is most)
+        width = bits(dtype) or 8
         how = (
-            "exchanged by an all_to_all in 8 bits, and summed by the device that keeps the part"
+            f"exchanged by an all_to_all in {width} bits, and summed by the device that keeps the part"
             if is_sum
             else "sent before that, with their scales"
         )
+        moved = "summed" if is_sum else "sent"
         be, which, it = ("is", "", "it") if total == 1 else ("are", "the largest is ", "they")
         sentence = (
-            f"{count(total, 'array')} of 8-bit values {be} dequantised and then {'summed' if is_sum else 'sent'} wide "
+            f"{count(total, 'array')} of {width}-bit values {be} dequantised and then {moved} wide "
             f"({which}{program.moved(most)}, of {dtype} values, in {most.transfer.dtype}): {how}, {it} would be "
             f"{exact(then)} B a step sent by each device instead of {exact(now)}"
             f"{'' if is_known else ', and the scales'}"
@@ -62,9 +64,12 @@ def _sent_narrow(program: Program, site: Site) -> SendNarrow:
 
 
 def _needed(site: Site, value: NarrowValue) -> Fraction:
-    """With scales as far as they are known. Of a sum of n numbers each device sends n of 8 bits, and of an all-reduce
+    """With scales as far as they are known. Of a sum of n numbers each device sends n narrow ones, and of an all-reduce
     its sums besides."""
-    now, share = sent([site]), (8 + (value.scale_bits or 0)) / Fraction(bits(site.transfer.dtype))
+    now, share = (
+        sent([site]),
+        ((bits(value.dtype) or 8) + (value.scale_bits or 0)) / Fraction(bits(site.transfer.dtype)),
+    )
     others = 1 if site.kind == "collective_permute" else (site.transfer.group_size or 1) - 1
     numbers = value.number_bytes * others * (site.transfer.executions or 1)
     return (now * (1 + share) / 2 if site.kind == "all_reduce" else now * share) + numbers
