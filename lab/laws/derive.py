@@ -293,7 +293,9 @@ def _law(
             if isinstance(m, Measurement)
         ),
         notes=tuple(
-            dict.fromkeys(note for m in search.measured.values() if isinstance(m, Measurement) for note in m.notes)
+            dict.fromkeys(
+                (*(note for point in search.points() for note in search.at(point).notes), *_split_at_some(search))
+            )
         ),
     )
 
@@ -509,6 +511,14 @@ def _conditions(search: _Search, grid: Grid) -> Iterable[Condition]:
             if text not in seen and (variables(dim) | set(varied)):
                 seen.add(text)
                 yield Condition(dim, parts, text, split.place)
+
+
+def _split_at_some(search: _Search) -> Iterable[str]:
+    """Dims of arguments that a program splits otherwise at other sizes: no condition says where they have to divide."""
+    every = [{(one.place, one.axes) for one in search.at(point).splits} for point in search.points()]
+    for place, axes in sorted(set.union(*every) - set.intersection(*every)):
+        if axes and all((place, ()) in some for some in every):
+            yield f"{place} is split over {'+'.join(axes)} at some sizes alone: where it has to divide is not told"
 
 
 def with_compiled(law: Law, sizes: Mapping[str, int]) -> Law:

@@ -82,7 +82,7 @@ def sizes_of(_: Stage, family: Family) -> dict[str, int]:
         found = {}
         for name, default in _taken(family.source, sources.builder(family.source)).items():
             found |= {name: default} if _is_size(default) else _sizes_in(default)
-        found |= {name: _whole(name, text) for name, text in family.settings if _known(name, found)}
+        found |= {name: whole(name, text) for name, text in family.settings if _known(name, found)}
     return found
 
 
@@ -112,7 +112,7 @@ def built(family: Family, sizes: Mapping[str, int], most_cpus: int = MOST_CPUS) 
     with shapes_only.follow(devices, room.usable_bytes if room else None) if only_compile else nullcontext():
         build = sources.builder(family.source)
         mesh = typed(make_mesh(target, axes), family.mesh.explicit)
-        set_here = {name: _whole(name, text) for name, text in family.settings}
+        set_here = {name: whole(name, text) for name, text in family.settings}
         function, args = sources.program(family.source, _with_sizes(build, family.source, set_here | own), mesh)
     return Built(function, args, mesh, target)
 
@@ -206,7 +206,7 @@ def _known(name: str, sizes: Mapping[str, int]) -> bool:
     return True
 
 
-def _whole(name: str, text: str) -> int:
+def whole(name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:

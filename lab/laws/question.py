@@ -9,7 +9,7 @@ from lab.compile.other_process import Python, Stage
 from lab.harness import registry
 from lab.harness.settings import with_settings
 from lab.laws.derive import About, Start
-from lab.laws.family import MOST_CPUS, Family, has_size, sized
+from lab.laws.family import MOST_CPUS, Family, has_size, sized, whole
 from lab.laws.law import Law
 from lab.laws.pool import Pool, pool
 from lab.laws.theory import beside_theory
@@ -69,6 +69,9 @@ def _answered(question: Question, processes: Pool) -> Law:
         raise UsageError(f"--vary is missing; name some of {', '.join(variables)}")
     given = {name for name, _ in question.settings}
     first = {name: _first(name, variables[name], name in given or name in degrees) for name in question.vary}
+    for name, size in first.items():
+        if size < 1:
+            raise UsageError(f"{name}={size} cannot be varied; set a size from 1 on: --set {name}=2")
     fixed = {name: text for name, text in family.settings if name not in question.vary}
     about = About(
         question.source,
@@ -113,7 +116,8 @@ def family_of(question: Question) -> Family:
         raise UsageError("a program needs a mesh; name its axes in the order of mesh.devices: --mesh data=2,tensor=2")
     set_here = dict(question.settings)
     degrees = {
-        name: int(set_here.get(name, 2 if name in question.vary else size)) for name, size in mesh.axes.shape.items()
+        name: whole(name, str(set_here.get(name, 2 if name in question.vary else size)))
+        for name, size in mesh.axes.shape.items()
     }
     axes = replace(mesh.axes, sizes=tuple(degrees.values()))
     own = tuple((name, text) for name, text in question.settings if name not in degrees)

@@ -22,7 +22,7 @@ STEP = """
 import jax, jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec as P
 
-def build(mesh, *, embed=16):
+def build(mesh, *, batch=8, embed=16):
     def array(rows, *spec):
         return jax.ShapeDtypeStruct((rows, embed), jnp.float32, sharding=NamedSharding(mesh, P(*spec)))
 
@@ -30,7 +30,7 @@ def build(mesh, *, embed=16):
         return jnp.sum((x @ w["a"]) @ w["b"])
 
     step = jax.jit(jax.grad(loss), out_shardings=array(embed).sharding)
-    return step, ({"a": array(embed), "b": array(embed)}, array(8, "data"))
+    return step, ({"a": array(embed), "b": array(embed)}, array(batch, "data"))
 """
 ALGSIMP, NO_CHANGE = "--xla_disable_hlo_passes=algsimp", "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 
@@ -99,7 +99,7 @@ def test_formulas_that_differ_are_told_where_nothing_else_does(upgrade, laws):
 
 def test_a_name_that_cannot_be_varied_is_refused_before_anything_is_compiled(upgrade):
     answer = upgrade("--flags", NO_CHANGE, "--vary", "data,layers")
-    assert answer.status == 2 and "no axis or size 'layers'; known are data, embed" in answer.err
+    assert answer.status == 2 and "no axis or size 'layers'; known are data, batch, embed" in answer.err
 
 
 @pytest.mark.compiles
@@ -183,7 +183,9 @@ def test_a_program_is_the_same_under_the_same_release_in_an_environment_of_its_o
 def test_flops_that_the_simplifier_chooses_by_size_have_a_law_without_it(tmp_path):
     (tmp_path / "step.py").write_text(STEP)
     command = [sys.executable, "-m", "lab.cli", "upgrade", "step.py:build", "--mesh", "data=8", "--flags", ALGSIMP]
-    done = subprocess.run([*command, "--vary", "data,embed", "--json"], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [*command, "--vary", "data,batch,embed", "--json"], cwd=tmp_path, capture_output=True, text=True
+    )
     laws = json.loads(done.stdout)["laws"]
     assert [law["flops"] is None for law in (laws["before"], laws["after"])] == [True, False]
     assert [each["what"] for each in laws["differences"]] == ["FLOPs"]

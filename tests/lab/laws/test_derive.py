@@ -354,3 +354,22 @@ def test_terms_that_are_right_as_a_sum_alone_become_one():
     for check in law.checks:
         (term,) = law.at(check.sizes)["terms"]
         assert term["executions"] == check.sizes["layers"]
+
+
+def test_a_dim_that_is_split_at_some_sizes_alone_is_noted():
+    """The longer of two dims is split: neither has to divide everywhere."""
+    start = replace(START, sizes=START.sizes | {"width": 64})
+
+    def program(sizes):
+        longer = int(sizes["width"] > sizes["embed"])
+        dims = [Split(f"argument w, dim {dim}", (), (sizes[name],)) for dim, name in enumerate(("embed", "width"))]
+        found = measurement(sizes, gathers(sizes))
+        return replace(found, splits=(*dims, replace(dims[longer], axes=("fsdp",))))
+
+    law = law_of(program, start)
+    assert [each.text for each in law.conditions] == []
+    assert law.notes == tuple(
+        f"argument w, dim {dim} is split over fsdp at some sizes alone: where it has to divide is not told"
+        for dim in (0, 1)
+    )
+    assert law_of(lambda sizes: measurement(sizes, gathers(sizes))).notes == ()

@@ -2,11 +2,15 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from lab.laws.evaluate import evaluate
 from lab.laws.family import sized
+from lab.laws.question import Question, _answered
+from lab.meshes.axes import TypedAxes
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 from tests.lab.cli.test_cli import assert_refused
 
@@ -49,6 +53,7 @@ def law_of_the_mean(devices):
 
 def test_what_cannot_be_varied_is_refused(lab):
     assert_refused(lab(*ASKED[:-1], "heads"), "no axis or size 'heads'", "layers, batch, embed")
+    assert_refused(lab(*ASKED, "--set", "fsdp=x"), "fsdp=x: expected a whole number")
     assert_refused(lab(*ASKED[:-2]), "--vary is missing", "fsdp, layers, batch, embed")
     assert_refused(lab("law", SOURCE, "--vary", "layers"), "a program needs a mesh")
     assert_refused(lab(*ASKED[:-4], "--target", "attached", "--vary", "layers"), "expected a cpu:, gpu: or tpu:")
@@ -60,6 +65,13 @@ def test_what_cannot_be_varied_is_refused(lab):
 def test_what_is_no_size_to_evaluate_at_is_refused(lab, sizes):
     answer = lab("law", SOURCE, "--at", sizes)
     assert answer.status == 2 and "expected NAME=SIZE,... such as fsdp=4096" in answer.err
+
+
+def test_a_size_of_nothing_cannot_be_varied():
+    question = Question(SOURCE, ("layers",), TypedAxes.parse("fsdp=2"), settings=(("layers", "0"),))
+    processes = SimpleNamespace(sizes=lambda family: {"layers": 0}, compiler=str)
+    with pytest.raises(UsageError, match="layers=0 cannot be varied; set a size from 1 on"):
+        _answered(question, processes)
 
 
 def test_targets_have_as_many_devices_as_a_mesh():
