@@ -516,7 +516,7 @@ def _conditions(search: _Search, grid: Grid) -> Iterable[Condition]:
 def _split_at_some(search: _Search) -> Iterable[str]:
     """Dims of arguments that a program splits otherwise at other sizes: no condition says where they have to divide."""
     every = [{(one.place, one.axes) for one in search.at(point).splits} for point in search.points()]
-    for place, axes in sorted(set.union(*every) - set.intersection(*every)):
+    for place, axes in sorted(every[0].union(*every) - every[0].intersection(*every)):
         if axes and all((place, ()) in some for some in every):
             yield f"{place} is split over {'+'.join(axes)} at some sizes alone: where it has to divide is not told"
 
