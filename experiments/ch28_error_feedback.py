@@ -38,7 +38,7 @@ class Assumed:
     target: str = "cpu:8"
 
     def __post_init__(self) -> None:
-        if not self.share > 0 or self.kept_share >= 1:
+        if self.elements < 1 or not 0 < self.share < 1 or self.kept_share >= 1:
             raise UsageError(f"share={self.share:g} of elements={self.elements}: expected above 0, and less than all")
 
     @property

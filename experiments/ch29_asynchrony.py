@@ -20,6 +20,7 @@ from lab.book.local_sgd import (
 )
 from lab.harness.claim import Claim, decided
 from lab.harness.question import Question, Row
+from lab.meshes.errors import UsageError
 
 ROUNDS, TRIALS, STRAGGLERS = 500, 4000, 1000
 """Updates of each worker; draws of the slowest, of how many ranks."""
@@ -39,6 +40,8 @@ class Assumed:
       variance: of its gradients.
       compute_ms, sync_ms, drift_ms: of a step, of a meeting, and what one more local step is worth in progress lost.
       seed: of all that is drawn.
+    Raises:
+      UsageError: one worker, whose gradients are never late.
     """
 
     workers: int = 16
@@ -48,6 +51,10 @@ class Assumed:
     sync_ms: float = 50.0
     drift_ms: float = 1.0
     seed: int = 29
+
+    def __post_init__(self) -> None:
+        if self.workers < 2:
+            raise UsageError(f"workers={self.workers}: expected 2 or more, since one is never late")
 
 
 def staleness(workers: int, duration: Callable[[], float], rounds: int = ROUNDS) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Chapter 28: what eight exchanges of gradients send, and what refutes it."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -110,6 +111,20 @@ def test_factors_of_a_matrix_of_3_rows_have_rank_3():
 
 def test_codes_of_1024_ranks_gathered_whole_are_64_times_an_all_reduce():
     assert ", 64 times an all-reduce in float32" in claims("ch28_qsgd", THOUSAND)[-1].evidence
+
+
+@pytest.mark.parametrize(
+    ("name", "choice"),
+    [
+        ("ch28_error_feedback", {"elements": 0}),
+        ("ch28_error_feedback", {"share": math.inf}),
+        ("ch28_error_feedback", {"share": math.nan}),
+        ("ch29_asynchrony", {"workers": 1}),
+    ],
+)
+def test_what_nothing_can_be_made_of_is_refused_in_a_line(name, choice):
+    with pytest.raises(UsageError, match=r"=.*: expected (above 0|2 or more)"):
+        replace(load(name).parameters, **choice)
 
 
 def test_a_training_of_no_such_layout_is_refused():
