@@ -22,6 +22,7 @@ class TermValue:
     axes: tuple[str, ...]
     phase: Phase | None
     scope: str
+    function: str
     origin: str | None
     dtype: str
     executions: Count

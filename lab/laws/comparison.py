@@ -10,7 +10,7 @@ from operator import attrgetter
 from lab.laws import formula
 from lab.laws.law import Condition, Law, Term
 from lab.laws.polynomial import Polynomial, collected
-from lab.laws.verify import term_names, term_text
+from lab.laws.verify import full_text, term_names
 
 NO_LAW = "no law"
 EXECUTIONS = attrgetter("executions")
@@ -91,7 +91,7 @@ def _sum(terms: Iterable[Term], of: Callable[[Term], Polynomial]) -> Polynomial:
 
 def _of_terms(old: Sequence[Term], new: Sequence[Term], before: Law, after: Law) -> Iterator[FormulaDifference]:
     one = (*old, *new)[0]
-    what = ", ".join(filter(None, (term_text(one), one.phase)))
+    what = full_text(one)
     lines = tuple(dict.fromkeys(term.origin for term in (*old, *new) if term.origin))
     if not (old and new):
         was, now = (_whole(terms) or _missing(law, one) for terms, law in ((old, before), (new, after)))

@@ -502,10 +502,7 @@ def _conditions(search: _Search, grid: Grid) -> Iterable[Condition]:
             parts = (
                 monomial(prod(search.start.mesh[n] for n in split.axes if n not in varied), dict.fromkeys(varied, 1)),
             )
-            is_whole = all(e > 0 for each in dim for e in each.exponents.values()) and all(
-                m.denominator == 1 for m in dim
-            )
-            if not split.axes and is_whole:
+            if _always_divides(dim, parts):
                 continue
             text = _divides(dim, parts) if split.axes else f"{formula.text(dim)} is whole"
             if text not in seen and (variables(dim) | set(varied)):
@@ -519,6 +516,12 @@ def _split_at_some(search: _Search) -> Iterable[str]:
     for place, axes in sorted(every[0].union(*every) - every[0].intersection(*every)):
         if axes and all((place, ()) in some for some in every):
             yield f"{place} is split over {'+'.join(axes)} at some sizes alone: where it has to divide is not told"
+
+
+def _always_divides(dim: Polynomial, parts: Polynomial) -> bool:
+    (part,) = parts
+    quotient = product(dim, (monomial(1 / part.coefficient, {name: -e for name, e in part.exponents.items()}),))
+    return all(m.denominator == 1 and all(e > 0 for e in m.exponents.values()) for m in quotient)
 
 
 def with_compiled(law: Law, sizes: Mapping[str, int]) -> Law:

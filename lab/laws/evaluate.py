@@ -150,7 +150,7 @@ def _term(term: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:
     if group < 1:
         raise OutsideLaw(f"{name} has groups of {group} devices at these sizes")
     return {
-        **{key: term[key] for key in ("kind", "axes", "phase", "scope", "origin", "dtype")},
+        **{key: term[key] for key in ("kind", "axes", "phase", "scope", "function", "origin", "dtype")},
         "executions": executions,
         "payload_bytes": step,
         "wire_bytes": wire_bytes(term["kind"], term["network_kind"], step, group),

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
+from lab.laws.evaluate import SHARES
 from lab.laws.polynomial import Monomial, Polynomial
 
-SHARES = {"all_reduce": "2 (P - 1) / P", "all_gather": "(P - 1) / P", "reduce_scatter": "(P - 1) / P"}
+
+def share(kind: str, network_kind: str | None) -> str:
+    """What a device sends of a payload, in a group of P: `(P - 1) / P`; see `lab.laws.evaluate.wire_bytes`."""
+    if network_kind == "all_gather":
+        return "(P - 1)"  # The payload is the device's own part.
+    times = SHARES.get(network_kind or kind, 0)
+    return f"{times if times != 1 else ''} (P - 1) / P".strip() if times else "1"
 
 
 def text(of: Polynomial) -> str:

@@ -11,7 +11,7 @@ from math import prod
 from lab.laws.evaluate import wire_bytes
 from lab.laws.law import Law, Term
 from lab.laws.polynomial import value
-from lab.laws.verify import term_text
+from lab.laws.verify import full_text
 from lab.meshes.errors import no_such
 from lab.meshes.hardware import chip as described
 from lab.meshes.platforms import Platform
@@ -38,6 +38,7 @@ class Growth:
     """
 
     what: str
+    origin: str | None
     does: str
     power: int
     wire_bytes: tuple[float, ...]
@@ -45,11 +46,12 @@ class Growth:
 
 @dataclass(frozen=True)
 class Winner:
-    """The term that sends most."""
+    """The term that sends most; `others` send as much."""
 
     times: int
     what: str
     share: float
+    others: int
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def scaled(law: Law, name: str, sizes: Mapping[str, int], chip: str | None = Non
         return {**sizes, variable: sizes[variable] * times}
 
     growths = tuple(
-        Growth(term_text(term), *_does(term, variable), tuple(float(_wire(term, at(n))) for n in TIMES))
+        Growth(full_text(term), term.origin, *_does(term, variable), tuple(float(_wire(term, at(n))) for n in TIMES))
         for term in law.terms
     )
     winners = []
@@ -104,7 +106,8 @@ def scaled(law: Law, name: str, sizes: Mapping[str, int], chip: str | None = Non
         most = max(growths, key=lambda growth: growth.wire_bytes[place], default=None)
         whole = sum(growth.wire_bytes[place] for growth in growths)
         if most is not None and whole:
-            winners.append(Winner(times, most.what, most.wire_bytes[place] / whole))
+            alike = sum(growth.wire_bytes[place] == most.wire_bytes[place] for growth in growths)
+            winners.append(Winner(times, most.what, most.wire_bytes[place] / whole, alike - 1))
     crossing = _crossing(law, variable, sizes, chip)
     found, why = (None, crossing) if isinstance(crossing, str) else (crossing, "")
     return Scale(variable, dict(sizes), growths, tuple(winners), found, why)

@@ -11,6 +11,7 @@ from itertools import product as cartesian
 from math import gcd, lcm, prod
 
 from lab.core.ledger import Kind
+from lab.core.units import exact
 from lab.laws.bundles import ItemsAt, Subject
 from lab.laws.interpolation import Dim, Exponents, Grid, NoLaw, Point, Unknowable, combined, each_of, solved
 from lab.laws.measurement import Argument, Product, Site
@@ -273,8 +274,8 @@ def graded(found: Polynomial, grid: Grid, points: Sequence[Point], quantity: Cal
     right = [point for point in points if point not in wrong]
     grains = tuple((dim, grain) for dim in grid.dims if (grain := _grain(grid, right, dim)) > 1) if right else ()
     if any(is_of_grains(grid, point, grains) for point in wrong):
-        law = value(found, _sizes(grid, wrong[0]))
-        raise NoLaw(f"at {_shown(grid, wrong[0])} it is {quantity(wrong[0])}, where the sizes before give {law}")
+        compiled, law = map(exact, (quantity(wrong[0]), value(found, _sizes(grid, wrong[0]))))
+        raise NoLaw(f"{compiled} at {_shown(grid, wrong[0])}, where the formula of the sizes before gives {law}")
     return Exact(found, grains)
 
 

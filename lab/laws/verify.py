@@ -402,6 +402,7 @@ def without_totals(law: Law, check: Check) -> tuple[Law, Check]:
     kept = replace(
         law,
         flops=None if FLOPS in totals else law.flops,
+        flops_where=() if FLOPS in totals else law.flops_where,
         memory={name: of for name, of in law.memory.items() if MEMORY + name not in totals},
         refused=(*law.refused, *refused),
     )
@@ -453,6 +454,11 @@ def term_text(term: Term) -> str:
     """`all_gather over fsdp, layers/mlp/up`."""
     where = term.scope or term.function or term.origin or ""
     return f"{term.kind} over {'+'.join(term.axes)}" + (f", {where}" if where else "")
+
+
+def full_text(term: Term) -> str:
+    """`all_gather over fsdp, layers/mlp/up, backward`."""
+    return ", ".join(filter(None, (term_text(term), term.phase)))
 
 
 def _text(sizes: Mapping[str, int]) -> str:

@@ -72,7 +72,7 @@ def _terms(law: Law) -> list[Column]:
         Column("kind", tuple(f"{t.kind} if taken" if t.conditional else str(t.kind) for t in terms)),
         Column("over", tuple("+".join(t.axes) for t in terms)),
         Column("phase", tuple(t.phase or "" for t in terms)),
-        Column("scope", tuple(t.scope or (f"{t.function}()" if t.function else "") for t in terms)),
+        Column("scope", tuple(_scope(t.scope, t.function) for t in terms)),
         Column("executions", tuple(formula.text(t.executions) for t in terms)),
         Column(
             "payload each [B]",
@@ -84,22 +84,27 @@ def _terms(law: Law) -> list[Column]:
     return [column for column in columns if any(column.cells)]
 
 
+def _scope(scope: str, function: str) -> str:
+    return scope or (f"{function}()" if function else "")
+
+
 def _where(conditions: Sequence[Condition]) -> str:
     return f" (where {' and '.join(each.text for each in conditions)})" if conditions else ""
 
 
 def _axes(law: Law) -> list[Column]:
-    """P is the number of devices of a group."""
     sums: dict[tuple[str, str], list[Term]] = defaultdict(list)
     for term in law.terms:
-        sums["+".join(term.axes), formula.SHARES.get(str(term.network_kind or term.kind), "1")].append(term)
+        sums["+".join(term.axes), formula.share(term.kind, term.network_kind)].append(term)
     rows = [
         (axes, share, formula.text(collected(m for term in terms for m in term.payload_of_step)))
         for (axes, share), terms in sums.items()
     ]
     return [
         Column("over", tuple(axes for axes, _, _ in rows)),
-        Column("wire bytes", tuple(f"{share} of" if share != "1" else "" for _, share, _ in rows)),
+        Column(
+            "wire bytes, P devices a group", tuple(f"{share} of" if share != "1" else "all of" for _, share, _ in rows)
+        ),
         Column("payload a step [B]", tuple(text for _, _, text in rows)),
     ]
 
@@ -140,7 +145,7 @@ def facts(law: Law) -> list[str]:
     shown = law.conditions[:MOST_CONDITIONS]
     more = len(law.conditions) - len(shown)
     return [
-        f"FLOPs of a step: {'no law' if law.flops is None else formula.text(law.flops)}{_where(law.flops_where)}",
+        "FLOPs of a step: " + ("no law" if law.flops is None else formula.text(law.flops) + _where(law.flops_where)),
         *(
             f"bytes of {name}: {formula.text(of)}{_where(law.memory_where.get(name, ()))}"
             for name, of in law.memory.items()
@@ -172,10 +177,11 @@ def value_text(law: Law, sizes: Mapping[str, int]) -> str:
             Column("kind", tuple(term["kind"] for term in terms)),
             Column("over", tuple("+".join(term["axes"]) for term in terms)),
             Column("phase", tuple(term["phase"] or "" for term in terms)),
-            Column("scope", tuple(term["scope"] or "" for term in terms)),
+            Column("scope", tuple(_scope(term["scope"], term["function"]) for term in terms)),
             Column("executions", tuple(f"{term['executions']:,}" for term in terms), is_number=True),
             Column("payload a step", tuple(f"{term['payload_bytes']:,}" for term in terms), is_number=True),
             Column("wire bytes a step", tuple(exact(term["wire_bytes"]) for term in terms), is_number=True),
+            Column("origin", tuple(term["origin"] or "" for term in terms)),
         ]
     )
     shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
@@ -199,6 +205,7 @@ def scale_columns(scale: Scale) -> list[Column]:
     growths = sorted(scale.growths, key=lambda growth: -growth.wire_bytes[-1])
     return [
         Column("term", tuple(growth.what for growth in growths)),
+        Column("origin", tuple(growth.origin or "" for growth in growths)),
         Column(
             f"with {scale.variable}",
             tuple(f"{g.does}" + (f" (power {g.power})" if g.power else "") for g in growths),
@@ -216,7 +223,11 @@ def scale_columns(scale: Scale) -> list[Column]:
 
 def scale_lines(scale: Scale) -> list[str]:
     name = scale.variable
-    lines = [f"{w.times:,} times the {name}: {w.what} sends most, {share_text(w.share)} of all" for w in scale.winners]
+    lines = [
+        f"at {name}={scale.sizes[name] * w.times:,}: {w.what} sends most, {share_text(w.share)} of all"
+        + (f", and {count(w.others, 'other term')} as much" if w.others else "")
+        for w in scale.winners
+    ]
     crossing = scale.crossing
     if crossing is None:
         return [*lines, f"where communication passes the products is not told: {scale.no_crossing}"]

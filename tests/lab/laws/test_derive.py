@@ -166,6 +166,15 @@ def test_a_held_out_size_that_refutes_a_law_is_not_forgotten():
     assert (at_odd["flops"], at_large["flops"]) == (None, program(large).flops)
 
 
+def test_a_dim_of_as_many_rows_a_device_asks_for_nothing():
+    def program(sizes):
+        rows = Split("argument x, dim 0", ("fsdp",), (6 * sizes["fsdp"],))
+        found = measurement(sizes, gathers(sizes))
+        return replace(found, splits=(*found.splits, rows))
+
+    assert [each.text for each in law_of(program).conditions] == ["embed % fsdp == 0"]
+
+
 def test_what_is_rounded_up_says_which_size_has_to_divide():
     """Room for five quarters of a share of the tokens: compiled sizes tell that neither layers nor columns matter."""
     start = Start({"fsdp": 2, "layers": 4, "embed": 64, "tokens": 128}, Axes.of({"fsdp": 2}))
@@ -222,6 +231,9 @@ def test_memory_that_a_last_check_refutes_is_no_part_of_the_law():
     other = measurement(sizes, gathers(sizes))
     check, wrong, _ = checked(law, START.mesh, sizes, replace(other, memory=replace(other.memory, temporaries=77)))
     assert (wrong, [each.what for each in check.differences]) == ([], ["memory: temporaries"])
+    asks = replace(law, flops=law.memory["arguments"], flops_where=law.conditions)
+    wrong_flops = replace(check.differences[0], what="FLOPs")
+    assert without_totals(asks, replace(check, differences=(wrong_flops,)))[0].flops_where == ()
     kept, check = without_totals(law, check)
     assert (check.is_equal, "temporaries" in law.memory, "temporaries" in kept.memory) == (True, True, False)
     assert kept.refused[-1].reason.endswith("by the law 0, compiled 77")
@@ -279,7 +291,7 @@ def test_sizes_that_degrees_outgrow_are_met_by_the_first_sizes_on_many_devices()
 
     law = verified(ABOUT, start, lambda some: [program(sizes) for sizes in some], lambda devices: devices <= 64)
     assert law.terms == ()
-    assert "at tensor=16 it is 1024" in next(each.reason for each in law.refused if each.kind)
+    assert "1,024 at tensor=16, where the formula" in next(each.reason for each in law.refused if each.kind)
 
 
 def alone_over(sizes, is_gathered_by_one=False):

@@ -19,6 +19,7 @@ from lab.laws.law import Law, Refused
 from lab.laws.polynomial import monomial
 from lab.laws.scale import scaled
 from lab.meshes.errors import UsageError
+from lab.report.law import scale_lines
 from tests.lab.laws.test_derive import START, gathers, law_of, measurement
 
 SIZES = {"fsdp": 16, "layers": 126, "embed": 4096}
@@ -116,6 +117,14 @@ def test_growth_is_told_by_term(law):
     assert (scale.variable, growth.does, growth.power) == ("fsdp", "stays", 0)
     assert scaled(law, "layers", SIZES).growths[0].does == "grows"
     assert [winner.times for winner in scale.winners] == [1, 10, 100, 1000]
+    assert growth.what == "all_gather over fsdp, mlp, forward" and growth.origin == "step.py:7"
+
+
+def test_terms_that_send_as_much_as_the_most_are_counted(law):
+    twice = replace(law, terms=law.terms * 3)
+    assert scale_lines(scaled(twice, "layers", SIZES))[1] == (
+        "at layers=1,260: all_gather over fsdp, mlp, forward sends most, 33.3 % of all, and 2 other terms as much"
+    )
 
 
 def test_where_communication_passes_the_products_is_told_or_why_not(law):

@@ -6,7 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from lab.laws.evaluate import evaluate
+from lab.core.ledger import Kind
+from lab.laws import formula
+from lab.laws.evaluate import evaluate, wire_bytes
 from lab.laws.family import sized
 from lab.laws.question import Question, _answered
 from lab.meshes.axes import TypedAxes
@@ -83,3 +85,11 @@ def test_targets_have_as_many_devices_as_a_mesh():
         ("cpu:8", 9, "cpu:9"),
     ):
         assert str(sized(parse_target(target), devices)) == expected
+
+
+def test_shares_of_payloads_on_wires_are_those_that_the_evaluator_takes():
+    for kind in Kind:
+        for network_kind in (None, Kind.ALL_GATHER, Kind.ALL_REDUCE):
+            words = formula.share(kind, network_kind)
+            share = eval(words.replace(" (", " * (").strip(), {"P": 6})
+            assert share == float(wire_bytes(kind, network_kind, 1, 6)), words
