@@ -72,6 +72,14 @@ class _Program:
             raise NotApplicable(f"no equation of the traced program is named {op_name}")
         return at
 
+    def found_alike(self, op_name: str) -> list[Equation]:
+        """Raises NotApplicable where several lines of the program make equations of that name: what is known of one
+        need not be true of the others."""
+        at = self.found(op_name)
+        if len({str(each.equation.source_info.traceback) for each in at}) > 1:
+            raise NotApplicable("operations on several lines have its name, and the compiled text does not tell which")
+        return at
+
     def edit(self, at: Sequence[Equation], edit: Edit) -> None:
         self.edits |= {id(each.equation): edit for each in at}
 
@@ -401,7 +409,7 @@ def _of_alike(program: _Program, at: Sequence[Equation], axes: Sequence[str]) ->
 
 def _scatter(program: _Program, change: changes.Scatter) -> None:
     """The slices that devices take of the sum then are what the scatter gives."""
-    for at in program.found(change.equation):
+    for at in program.found_alike(change.equation):
         cuts = _cuts_of(at)
         total = at.equation.outvars[0].aval.shape
         kept = {eqn.params["slice_sizes"] for eqn in cuts}
@@ -440,7 +448,7 @@ def _cuts_of(at: Equation) -> list[Any]:
 
 def _gather(program: _Program, change: changes.Gather) -> None:
     """The part is what is written into zeros before the sum."""
-    for at in program.found(change.equation):
+    for at in program.found_alike(change.equation):
         made = {id(v): eqn for eqn in at.inside.eqns for v in eqn.outvars}
         written = made.get(id(at.equation.invars[0]))
         if written is None or written.primitive.name != "dynamic_update_slice":

@@ -18,7 +18,7 @@ from lab.compile import inspection, remedies
 from lab.core.units import exact
 from lab.diagnosis import KINDS
 from lab.diagnosis.proof import A_TEXT, NO_USE
-from lab.diagnosis.remedy import remedy_text
+from lab.diagnosis.remedy import Gather, NotApplicable, remedy_text
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
@@ -124,6 +124,32 @@ def test_what_was_tried_for_a_finding_equals_the_better_program(kind):
 @pytest.mark.parametrize("kind", QUICK[:1])
 def test_a_changed_program_gives_the_same_values(kind):
     same_values(kind)
+
+
+def test_of_two_sums_of_one_name_on_two_lines_neither_becomes_a_gather_and_of_one_line_in_a_python_loop_both_do():
+    mesh = cpu(x=8)
+
+    def gather(x_RD, start):
+        zeros = jnp.zeros((8 * x_RD.shape[0], *x_RD.shape[1:]), x_RD.dtype)
+        return jax.lax.psum(jax.lax.dynamic_update_slice_in_dim(zeros, x_RD, start * x_RD.shape[0], 0), "x")
+
+    def one_backwards(x_RD):
+        rank = jax.lax.axis_index("x")
+        whole = gather(x_RD, rank)
+        return whole, gather(x_RD, 7 - rank)
+
+    def both(x_RD):
+        return tuple(gather(x_RD * (1 + layer), jax.lax.axis_index("x")) for layer in range(2))
+
+    def changed(function):
+        mapped = jax.shard_map(function, mesh=mesh, in_specs=P("x"), out_specs=P(), check_vma=False)
+        traced = jax.jit(mapped).trace(jax.ShapeDtypeStruct((64, 8), jnp.float32))
+        change = Gather(f"jit({function.__name__})/shard_map/psum")
+        return remedies.changed(traced, mesh, (change,))[0].as_text()
+
+    assert changed(both).count("stablehlo.all_gather") == 2
+    with pytest.raises(NotApplicable, match="operations on several lines have its name"):
+        changed(one_backwards)
 
 
 NEVER_RUN = (
