@@ -51,6 +51,7 @@ REPORTED: Mapping[str, Callable[[Memory], int | None]] = {
 }
 LARGEST = "a sum, or the largest of several, that these sizes do not tell apart"
 MANY = "a sum of more powers than the compiles tell apart"
+UNTOLD = "where it has to divide is not told"
 I = TypeVar("I")  # noqa: E741
 T = TypeVar("T")
 
@@ -294,7 +295,7 @@ def _law(
         ),
         notes=tuple(
             dict.fromkeys(
-                (*(note for point in search.points() for note in search.at(point).notes), *_split_at_some(search))
+                (*(note for point in search.points() for note in search.at(point).notes), *_undivided(search))
             )
         ),
     )
@@ -492,6 +493,8 @@ def _conditions(search: _Search, grid: Grid) -> Iterable[Condition]:
     seen = set[str]()
     every = {point: {(one.place, one.axes): one.sizes for one in search.at(point).splits} for point in search.points()}
     for split in search.at(search.first).splits:
+        if not set(split.axes) <= set(search.start.mesh.names):
+            continue
         for place in range(len(split.sizes)):
             size = partial(_size, every, (split.place, split.axes), len(split.sizes), place)
             try:
@@ -510,12 +513,16 @@ def _conditions(search: _Search, grid: Grid) -> Iterable[Condition]:
                 yield Condition(dim, parts, text, split.place)
 
 
-def _split_at_some(search: _Search) -> Iterable[str]:
-    """Dims of arguments that a program splits otherwise at other sizes: no condition says where they have to divide."""
+def _undivided(search: _Search) -> Iterable[str]:
+    """Dims of which no condition says where they have to divide: those that the program splits over axes of a mesh of
+    its own, and arguments' that it splits otherwise at other sizes."""
+    for place, axes in dict.fromkeys((one.place, one.axes) for one in search.at(search.first).splits):
+        if not set(axes) <= set(search.start.mesh.names):
+            yield f"{place} is split over {'+'.join(axes)} of a mesh of the program's own: {UNTOLD}"
     every = [{(one.place, one.axes) for one in search.at(point).splits} for point in search.points()]
     for place, axes in sorted(every[0].union(*every) - every[0].intersection(*every)):
         if axes and all((place, ()) in some for some in every):
-            yield f"{place} is split over {'+'.join(axes)} at some sizes alone: where it has to divide is not told"
+            yield f"{place} is split over {'+'.join(axes)} at some sizes alone: {UNTOLD}"
 
 
 def _always_divides(dim: Polynomial, parts: Polynomial) -> bool:

@@ -385,3 +385,16 @@ def test_a_dim_that_is_split_at_some_sizes_alone_is_noted():
         for dim in (0, 1)
     )
     assert law_of(lambda sizes: measurement(sizes, gathers(sizes))).notes == ()
+
+
+def test_a_mesh_of_the_programs_own_has_a_law_without_its_conditions():
+    """All devices, two of which share what is split over `rows`."""
+
+    def program(sizes):
+        half = sizes["fsdp"] // 2
+        gather = replace(GATHER, axes=("rows",), payload_bytes=2 * sizes["embed"], executions=1, group_size=half)
+        return Measurement((gather,), (), (), (Split("argument w, dim 0", ("rows",), (64,)),), None, None, (), True)
+
+    law = law_of(program, replace(START, sizes=START.sizes | {"fsdp": 4}))
+    assert [(term.axes, text(term.group)) for term in law.terms] == [(("rows",), "fsdp / 2")]
+    assert (law.conditions, len(law.notes), "of a mesh of the program's own" in law.notes[0]) == ((), 1, True)

@@ -16,7 +16,7 @@ from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 from tests.lab.cli.test_cli import assert_refused
 
-SOURCE = f"{Path(__file__).parent / 'programs.py'}:build"
+SOURCE = f"{Path(__file__).parent / 'programs.py'}:keeping"
 ASKED = ("law", SOURCE, "--mesh", "fsdp=2", "--target", "cpu:2", "--vary", "fsdp,layers,batch,embed")
 
 
