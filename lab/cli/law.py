@@ -17,10 +17,11 @@ from lab.laws.answer import Answer, Value
 from lab.laws.evaluate import OutsideLaw
 from lab.laws.law import Law
 from lab.laws.question import Question, answered
-from lab.laws.scale import Scale, scaled
+from lab.laws.scale import DEVICES, Scale, scaled
 from lab.meshes.axes import TypedAxes
 from lab.meshes.documents import read_json
 from lab.meshes.errors import UsageError
+from lab.meshes.hardware import chip as described
 from lab.meshes.targets import Target
 
 _SIZE = re.compile(r"0*[1-9]\d{0,17}", re.ASCII)
@@ -89,7 +90,13 @@ def law(
     SOURCE is file.py:build or package.module:build, where build(mesh, *, layers=2, embed=1024) or build(mesh,
     sizes=Sizes()) takes sizes, an experiment of lab list, or a law that --json printed, to evaluate it.
     """
-    found = _read(source) if source.endswith(".json") else _found(Question(source, vary, mesh, target, style, settings))
+    if chip is not None and not along:
+        raise UsageError("--chip says where communication passes the products as a variable grows: add --scale NAME")
+    if source.endswith(".json"):
+        found = _read(source)
+    else:
+        _check_asked(vary, places, along, chip)
+        found = _found(Question(source, vary, mesh, target, style, settings))
     first = found.compiled[0].sizes
     try:
         values = tuple(Value.of(found, {**first, **place}) for place in places)
@@ -107,6 +114,19 @@ def law(
     return 0 if all(check.is_equal for check in found.checks) else 1
 
 
+def _check_asked(vary: Sequence[str], places: Sequence[dict[str, int]], along: Sequence[str], chip: str | None) -> None:
+    """Before minutes of compiles; without `vary` it is what is missing.
+
+    Raises:
+      UsageError: what the law is to be evaluated at, or scaled along, is none of its variables; or no such chip.
+    """
+    for name in (*(name for place in places for name in place), *along):
+        if vary and name not in (*vary, DEVICES):
+            raise UsageError(f"{name}: the law is to be in {', '.join(vary)}; name it in --vary as well")
+    if chip is not None:
+        described(chip)
+
+
 def _found(question: Question) -> Law:
     with stages() as stage:
         return answered(question, stage)
@@ -122,8 +142,9 @@ def _print(found: Law, places: Sequence[dict[str, int]], scales: Sequence[Scale]
 
 def _read(source: str) -> Law:
     expected = "expected what lab law --json prints"
+    document = read_json(Path(source), expected)
     try:
-        found = codec.from_json(Law, read_json(Path(source), expected))
+        found = codec.from_json(Law, document)
         if not found.compiled:
             raise UsageError("compiled: empty")
         found.at(found.compiled[0].sizes)  # Where it does not even hold there, it was changed.

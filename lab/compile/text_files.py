@@ -30,7 +30,7 @@ def read_text_file(path: Path) -> str:
       UsageError: no such file, no text, or more than the limit.
     """
     if path.suffix == ".py":
-        functions = _functions(path)
+        functions = functions_of(path)
         has = f" (it has {', '.join(functions)})" if functions else ""
         raise UsageError(
             f"{path} is a Python program; to follow it as it is, give --target alone, such as --target gpu:h100:1x8, "
@@ -77,7 +77,7 @@ def _limit() -> int:
     return int(given) * 10**6
 
 
-def _functions(path: Path) -> list[str]:
+def functions_of(path: Path) -> list[str]:
     """Names of the functions that a program defines; it is not run."""
     try:
         body = ast.parse(path.read_bytes()).body

@@ -24,6 +24,10 @@ from lab.meshes.platforms import Platform
 from lab.meshes.targets import Target, parse_target
 
 MOST_CPUS = 64
+EXPECTED_SIZES = (
+    "expected build(mesh, *, layers=2, embed=1024, ...) with whole numbers as defaults, or build(mesh, sizes=Sizes()) "
+    "with an object that holds them"
+)
 _TPU_TOPOLOGIES = {
     2: ((1, 1), (1, 2), (2, 2), (2, 4), (2, 6), (4, 4), (4, 6), (4, 8), (6, 8), (8, 8), (8, 12), (8, 16), (16, 16)),
     3: (
@@ -73,7 +77,7 @@ def sizes_of(_: Stage, family: Family) -> dict[str, int]:
     """The sizes that it takes, with their defaults as they are set.
 
     Raises:
-      UsageError: there is no such program, or none with sizes.
+      UsageError: there is no such program, or a setting is none of its sizes.
     """
     prepare([])
     if family.is_experiment:
@@ -164,20 +168,16 @@ def _sizes_in(config: Any) -> dict[str, int]:
 
 
 def _taken(source: str, build: Callable[..., Any]) -> dict[str, Any]:
-    """The parameters of a builder behind its mesh, with their defaults.
+    """The parameters of a builder behind its mesh that hold sizes, with their defaults.
 
     Raises:
-      UsageError: it has none that is a size.
+      UsageError: one has no default.
     """
     parameters = list(inspect.signature(build).parameters.values())[1:]
-    taken = {each.name: each.default for each in parameters if each.default is not inspect.Parameter.empty}
-    found = {name: default for name, default in taken.items() if _is_size(default) or _sizes_in(default)}
-    if not found:
-        raise UsageError(
-            f"{source} takes no sizes; expected build(mesh, *, layers=2, embed=1024, ...) with whole numbers as "
-            "defaults, or build(mesh, sizes=Sizes()) with an object that holds them"
-        )
-    return found
+    for each in parameters:
+        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+            raise UsageError(f"{source}: {each.name} has no default; {EXPECTED_SIZES}")
+    return {each.name: each.default for each in parameters if _is_size(each.default) or _sizes_in(each.default)}
 
 
 def _with_sizes(build: Callable[..., Any], source: str, sizes: Mapping[str, int]) -> Callable[[Any], Any]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from lab.compile.other_process import Python, Stage
+from lab.compile.text_files import functions_of
 from lab.harness import registry
 from lab.harness.settings import with_settings
 from lab.laws.derive import About, Start
-from lab.laws.family import MOST_CPUS, Family, has_size, sized, whole
+from lab.laws.family import EXPECTED_SIZES, MOST_CPUS, Family, has_size, sized, whole
 from lab.laws.law import Law
 from lab.laws.pool import Pool, pool
 from lab.laws.theory import beside_theory
@@ -63,6 +65,8 @@ def _answered(question: Question, processes: Pool) -> Law:
     sizes, degrees = processes.sizes(family), family.mesh.axes.shape
     variables = {**degrees, **sizes}
     for name in question.vary:
+        if name not in variables and not sizes:
+            raise UsageError(f"{name}: no axis of the mesh, and {question.source} takes no sizes; {EXPECTED_SIZES}")
         if name not in variables:
             raise no_such("axis or size", name, variables)
     if not question.vary:
@@ -101,8 +105,11 @@ def family_of(question: Question) -> Family:
     """With degrees of 2 for what is varied, unless they are set.
 
     Raises:
-      UsageError: no mesh, style or target of which there are several sizes.
+      UsageError: no function of a file, no mesh, style or target of which there are several sizes.
     """
+    if question.source.endswith(".py"):
+        has = ", ".join(functions_of(Path(question.source))) or "no function"
+        raise UsageError(f"{question.source} is a file; name its function that builds the step: it has {has}")
     target, mesh, style = question.target or parse_target(BY_DEFAULT), question.mesh, question.style
     if target.platform == Platform.ATTACHED:
         raise UsageError("--target attached: a law needs meshes of many sizes; expected a cpu:, gpu: or tpu: target")

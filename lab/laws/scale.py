@@ -12,7 +12,7 @@ from lab.laws.evaluate import wire_bytes
 from lab.laws.law import Law, Term
 from lab.laws.polynomial import value
 from lab.laws.verify import full_text
-from lab.meshes.errors import no_such
+from lab.meshes.errors import UsageError, no_such
 from lab.meshes.hardware import chip as described
 from lab.meshes.platforms import Platform
 from lab.meshes.targets import parse_target
@@ -87,12 +87,14 @@ def scaled(law: Law, name: str, sizes: Mapping[str, int], chip: str | None = Non
       name: a variable, or `devices` for the law's first degree.
       chip: whose data sheet says where communication passes the products; None for the target's.
     Raises:
-      UsageError: no such variable, or no such chip.
+      UsageError: no such variable, `devices` of a law in no degree, or no such chip.
     """
     axes = [v.name for v in law.variables if v.is_axis]
-    variable = (axes[0] if axes else "") if name == DEVICES else name
+    if name == DEVICES and not axes:
+        raise UsageError(f"{DEVICES}: the law is in no degree of the mesh; known are {', '.join(law.names)}")
+    variable = axes[0] if name == DEVICES else name
     if variable not in law.names:
-        raise no_such("variable", name, (*law.names, DEVICES))
+        raise no_such("variable", name, law.names)
 
     def at(times: int) -> dict[str, int]:
         return {**sizes, variable: sizes[variable] * times}

@@ -9,6 +9,7 @@ from markupsafe import Markup
 from lab.laws import formula
 from lab.laws.law import Law
 from lab.laws.scale import Scale
+from lab.laws.verify import full_text
 from lab.report.html.markup import element, joined, paragraphs
 from lab.report.html.page import Part, Section, Verdict, document
 from lab.report.html.tables import plain, table
@@ -38,10 +39,7 @@ def page(law: Law, scales: Sequence[Scale] = ()) -> str:
 def _latex(law: Law) -> Markup:
     """To be copied: payload bytes of a step."""
     lines = [
-        rf"% {term.kind} over {'+'.join(term.axes)} {term.scope}" + "\n" + latex(term.payload_of_step)
+        f"% {full_text(term)}{f', {term.origin}' if term.origin else ''}\n{formula.latex(term.payload_of_step)}"
         for term in law.terms
     ]
     return element("pre", "\n".join(lines))
-
-
-latex = formula.latex

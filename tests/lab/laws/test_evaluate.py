@@ -116,6 +116,9 @@ def test_growth_is_told_by_term(law):
     (growth,) = scale.growths
     assert (scale.variable, growth.does, growth.power) == ("fsdp", "stays", 0)
     assert scaled(law, "layers", SIZES).growths[0].does == "grows"
+    of_layers = replace(law, variables=law.variables[1:])
+    with pytest.raises(UsageError, match="devices: the law is in no degree of the mesh; known are layers, embed"):
+        scaled(of_layers, "devices", SIZES)
     assert [winner.times for winner in scale.winners] == [1, 10, 100, 1000]
     assert growth.what == "all_gather over fsdp, mlp, forward" and growth.origin == "step.py:7"
 

@@ -9,6 +9,7 @@ import pytest
 from lab.core.ledger import Kind
 from lab.laws import formula
 from lab.laws.evaluate import evaluate, wire_bytes
+from lab.laws.family import _taken as taken
 from lab.laws.family import sized
 from lab.laws.question import Question, _answered
 from lab.meshes.axes import TypedAxes
@@ -58,7 +59,30 @@ def test_what_cannot_be_varied_is_refused(lab):
     assert_refused(lab(*ASKED, "--set", "fsdp=x"), "fsdp=x: expected a whole number")
     assert_refused(lab(*ASKED[:-2]), "--vary is missing", "fsdp, layers, batch, embed")
     assert_refused(lab("law", SOURCE, "--vary", "layers"), "a program needs a mesh")
+    file, _, _ = SOURCE.rpartition(":")
+    assert_refused(lab("law", file, *ASKED[2:]), f"{file} is a file", "build, resharded")
     assert_refused(lab(*ASKED[:-4], "--target", "attached", "--vary", "layers"), "expected a cpu:, gpu: or tpu:")
+
+
+def test_what_no_law_will_tell_is_refused_before_it_is_derived(lab):
+    assert_refused(lab(*ASKED, "--at", "fsdp=4,heads=2"), "heads: the law is to be in fsdp, layers, batch, embed")
+    assert_refused(lab(*ASKED, "--scale", "heads"), "heads: the law is to be in fsdp, layers, batch, embed")
+    assert_refused(lab(*ASKED, "--scale", "devices", "--chip", "h1000"), "h1000")
+    assert_refused(lab(*ASKED, "--chip", "h100"), "add --scale NAME")
+    answer = lab("law", "nothere.json")
+    assert answer.status == 2 and answer.err.count("nothere.json") == answer.err.count("expected") == 1, answer.err
+
+
+def test_a_builder_without_sizes_has_a_law_in_degrees():
+    def no_default(mesh, rows):
+        """Of a user."""
+
+    def no_sizes(mesh, dtype="bfloat16"):
+        """Of a user."""
+
+    assert taken("step.py:build", no_sizes) == {}
+    with pytest.raises(UsageError, match="step.py:build: rows has no default; expected build"):
+        taken("step.py:build", no_default)
 
 
 @pytest.mark.parametrize(
