@@ -1,7 +1,6 @@
 """`lab law` of programs that are compiled."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +16,7 @@ from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 from tests.lab.cli.test_cli import assert_refused
 
-SOURCE = f"{Path(__file__).parent / 'programs.py'}:keeping"
+SOURCE = "tests.lab.laws.programs:keeping"
 ASKED = ("law", SOURCE, "--mesh", "fsdp=2", "--target", "cpu:2", "--vary", "fsdp,layers,batch,embed")
 
 
