@@ -163,11 +163,12 @@ def derived(
         given = _laws(arguments(grid, search.points), search)
         made = _laws(outputs(grid, search.points), search)
         flops, more = _flops(work, search)
-        wanted = sites.missing | work.missing | given.missing | made.missing | more
+        memory, lacking = _memory(given, made, search)
+        wanted = sites.missing | work.missing | given.missing | made.missing | more | lacking
         if not wanted or len(search.measured) >= most:
             break
         search.compile(sorted(wanted)[: most - len(search.measured)])
-    return _law(about, search, sites, work, given, flops, _memory(given, made, search)), search.measured
+    return _law(about, search, sites, work, given, flops, memory), search.measured
 
 
 def _change_each(about: About, search: _Search) -> None:
@@ -434,9 +435,12 @@ def _products(work: _Laws[Product, Exact], search: _Search) -> tuple[Products, .
     )
 
 
-def _memory(given: _Laws[Argument, Exact], made: _Laws[Argument, Exact], search: _Search) -> dict[str, Exact | Refused]:
-    """What XLA reports: of arguments and outputs the sums of all arrays, of all else, the largest of many sums, what
-    one sum gives at all sizes; and what stays for a whole step, a bound of its peak."""
+def _memory(
+    given: _Laws[Argument, Exact], made: _Laws[Argument, Exact], search: _Search
+) -> tuple[dict[str, Exact | Refused], frozenset[Point]]:
+    """What XLA reports: of arguments and outputs the sums of all arrays, or where a program has more arrays at other
+    sizes, what one sum gives; of all else, the largest of many sums, likewise; and what stays for a whole step, a bound
+    of its peak. With what to compile for arguments and outputs."""
     grid, points = search.grid(), search.points()
 
     def quantity(of: Callable[[Memory], int | None], point: Point) -> Fraction:
@@ -449,12 +453,12 @@ def _memory(given: _Laws[Argument, Exact], made: _Laws[Argument, Exact], search:
         return Fraction(held)
 
     found: dict[str, Exact | Refused] = {}
+    lacking = frozenset[Point]()
     for name, of in REPORTED.items():
         reported = partial(quantity, of)
+        arrays = {"arguments": given, "outputs": made}.get(name)
         try:
-            if arrays := {"arguments": given, "outputs": made}.get(name):
-                if arrays.refused:
-                    raise NoLaw(next(iter(arrays.refused.values())))
+            if arrays and not arrays.refused:
                 whole = collected(m for law in arrays.laws.values() for m in law.sum)
                 # A result that is a tuple has a table of its arrays.
                 table = reported(grid.first) - value(whole, search.sizes(grid.first))
@@ -462,8 +466,9 @@ def _memory(given: _Laws[Argument, Exact], made: _Laws[Argument, Exact], search:
             else:
                 law = solved(reported, grid)
             found[name] = graded(law, grid, points, reported)
-        except Missing:
-            found[name] = Refused(None, (), f"memory: {name}", LARGEST, 0.0)
+        except Missing as these:
+            lacking |= these.points if arrays else frozenset()
+            found[name] = Refused(None, (), f"memory: {name}", MANY if arrays else LARGEST, 0.0)
         except NoLaw as why:
             padded = name in ("arguments", "outputs") and any(m.padding for m in _memories(search))
             tiles = "; the compiler fills arrays up to whole tiles" if padded else ""
@@ -477,7 +482,7 @@ def _memory(given: _Laws[Argument, Exact], made: _Laws[Argument, Exact], search:
             if all(value(more, search.sizes(point)) <= fresh(point) for point in points):
                 found["stays"] = Exact(bound)
                 break
-    return found
+    return found, lacking
 
 
 def _memories(search: _Search) -> Iterable[Memory]:

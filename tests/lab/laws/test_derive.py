@@ -225,6 +225,18 @@ def test_memory_that_is_the_largest_of_several_sums_is_refused_and_what_stays_is
     assert all(check.is_equal for check in law.checks)
 
 
+def test_arguments_of_a_list_of_layers_have_a_law_together():
+    def program(sizes):
+        one = measurement(sizes, gathers(sizes))
+        rows = Argument("x", 2 * sizes["embed"])
+        layers = tuple(replace(one.arguments[0], name=f"layers[{i}]") for i in range(sizes["layers"]))
+        held = Memory(sum(each.bytes for each in (*layers, rows)), 0, 0, 0, None)
+        return replace(one, arguments=(*layers, rows), memory=held)
+
+    law = law_of(program)
+    assert text(law.memory["arguments"]) == "4 * embed^2 * layers / fsdp + 2 * embed"
+
+
 def test_memory_that_a_last_check_refutes_is_no_part_of_the_law():
     sizes = {"fsdp": 4, "layers": 8, "embed": 128}
     law = law_of(lambda sizes: measurement(sizes, gathers(sizes)))
