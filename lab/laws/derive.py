@@ -296,7 +296,11 @@ def _law(
         ),
         notes=tuple(
             dict.fromkeys(
-                (*(note for point in search.points() for note in search.at(point).notes), *_undivided(search))
+                (
+                    *(note for point in search.points() for note in search.at(point).notes),
+                    *_undivided(search),
+                    *_unused(search),
+                )
             )
         ),
     )
@@ -528,6 +532,15 @@ def _undivided(search: _Search) -> Iterable[str]:
     for place, axes in sorted(every[0].union(*every) - every[0].intersection(*every)):
         if axes and all((place, ()) in some for some in every):
             yield f"{place} is split over {'+'.join(axes)} at some sizes alone: {UNTOLD}"
+
+
+def _unused(search: _Search) -> Iterable[str]:
+    """Variables that change nothing: a builder may not use all that it takes."""
+    first = replace(search.at(search.first), seconds=0.0)
+    for i, name in enumerate(search.names):
+        along = [point for point in search.points() if search.along(i, point[i]) == point]
+        if all(replace(search.at(point), seconds=0.0) == first for point in along):
+            yield f"{name} changes nothing that was measured: does the program use it?"
 
 
 def _always_divides(dim: Polynomial, parts: Polynomial) -> bool:

@@ -225,6 +225,13 @@ def test_memory_that_is_the_largest_of_several_sums_is_refused_and_what_stays_is
     assert all(check.is_equal for check in law.checks)
 
 
+def test_a_size_that_the_program_does_not_use_is_noted():
+    start = replace(START, sizes={**START.sizes, "heads": 4})
+    assert law_of(lambda sizes: measurement(sizes, gathers(sizes)), start).notes == (
+        "heads changes nothing that was measured: does the program use it?",
+    )
+
+
 def test_arguments_of_a_list_of_layers_have_a_law_together():
     def program(sizes):
         one = measurement(sizes, gathers(sizes))
