@@ -414,6 +414,6 @@ def test_a_mesh_of_the_programs_own_has_a_law_without_its_conditions():
         gather = replace(GATHER, axes=("rows",), payload_bytes=2 * sizes["embed"], executions=1, group_size=half)
         return Measurement((gather,), (), (), (Split("argument w, dim 0", ("rows",), (64,)),), None, None, (), True)
 
-    law = law_of(program, replace(START, sizes=START.sizes | {"fsdp": 4}))
+    law = law_of(program, replace(START, sizes={"fsdp": 4, "embed": 64}))
     assert [(term.axes, text(term.group)) for term in law.terms] == [(("rows",), "fsdp / 2")]
     assert (law.conditions, len(law.notes), "of a mesh of the program's own" in law.notes[0]) == ((), 1, True)
