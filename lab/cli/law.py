@@ -93,6 +93,8 @@ def law(
     if chip is not None and not along:
         raise UsageError("--chip says where communication passes the products as a variable grows: add --scale NAME")
     if source.endswith(".json"):
+        if vary or mesh or target or style or settings:
+            raise UsageError(f"{source} is derived already; expected --at, --scale, --chip, --html or --json with it")
         found = _read(source)
     else:
         _check_asked(vary, places, along, chip)

@@ -1,6 +1,7 @@
 """`lab law` of programs that are compiled."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -58,7 +59,7 @@ def test_what_cannot_be_varied_is_refused(lab):
     assert_refused(lab(*ASKED, "--set", "fsdp=x"), "fsdp=x: expected a whole number")
     assert_refused(lab(*ASKED[:-2]), "--vary is missing", "fsdp, layers, batch, embed")
     assert_refused(lab("law", SOURCE, "--vary", "layers"), "a program needs a mesh")
-    file, _, _ = SOURCE.rpartition(":")
+    file = str(Path(__file__).parent / "programs.py")
     assert_refused(lab("law", file, *ASKED[2:]), f"{file} is a file", "build, resharded")
     assert_refused(lab(*ASKED[:-4], "--target", "attached", "--vary", "layers"), "expected a cpu:, gpu: or tpu:")
 
@@ -90,6 +91,11 @@ def test_a_builder_without_sizes_has_a_law_in_degrees():
 def test_what_is_no_size_to_evaluate_at_is_refused(lab, sizes):
     answer = lab("law", SOURCE, "--at", sizes)
     assert answer.status == 2 and "expected NAME=SIZE,... such as fsdp=4096" in answer.err
+
+
+@pytest.mark.parametrize("option", [("--vary", "fsdp"), ("--mesh", "fsdp=4"), ("--set", "layers=2")])
+def test_a_law_that_is_derived_takes_no_sizes_to_derive_it_from(lab, option):
+    assert_refused(lab("law", "law.json", *option), "law.json is derived already; expected --at")
 
 
 def test_a_size_of_nothing_cannot_be_varied():
