@@ -444,7 +444,7 @@ def _memory(
 ) -> tuple[dict[str, Exact | Refused], frozenset[Point]]:
     """What XLA reports: of arguments and outputs the sums of all arrays, or where a program has more arrays at other
     sizes, what one sum gives; of all else, the largest of many sums, likewise; and what stays for a whole step, a bound
-    of its peak. With what to compile for arguments and outputs."""
+    of its peak. With what to compile for arguments."""
     grid, points = search.grid(), search.points()
 
     def quantity(of: Callable[[Memory], int | None], point: Point) -> Fraction:
@@ -471,7 +471,7 @@ def _memory(
                 law = solved(reported, grid)
             found[name] = graded(law, grid, points, reported)
         except Missing as these:
-            lacking |= these.points if arrays else frozenset()
+            lacking |= these.points if name == "arguments" else frozenset()
             found[name] = Refused(None, (), f"memory: {name}", MANY if arrays else LARGEST, 0.0)
         except NoLaw as why:
             padded = name in ("arguments", "outputs") and any(m.padding for m in _memories(search))

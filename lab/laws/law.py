@@ -202,7 +202,7 @@ class Law:
       memory: of one device, what has a law of `arguments`, `outputs`, `temporaries` and `peak`.
       memory_where: what has to divide for it, beside the conditions of the whole.
       memory_at_least: bounds: what stays for a whole step is there at its peak.
-      arguments: bytes of each array that the step takes, on one device.
+      arguments: bytes of each array that the step takes, on one device; of a list under one name together.
       notes: what of the compiled texts was not read, or with an assumption.
       theory: of an experiment of the lab.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,8 @@ FINEST_GRAIN = 256 * 9 * 5 * 7
 """Dims are padded to divisors of it: compilers to powers of two, programs to a count of experts, heads or chunks."""
 MOST_CHOICES = 5000
 """Of monomials for several payloads."""
+_OF_A_LIST = re.compile(r"(?<=\w)\[\d+\]|(?<='\])\[\d+\]|(?<=\])\[\d+\](?=\['|\.)")
+"""`[3]` of `[0]['layers'][3]`, of `[0].layers[3]` and of `[0][3]['up']`, not of the pair `[0][3]`."""
 Grain = tuple[Dim, int]
 """What a dim on a device is a multiple of, in parts of the whole dim."""
 
@@ -71,9 +74,10 @@ def products(grid: Grid, points: Callable[[], Sequence[Point]]) -> Subject[Produ
 
 
 def arguments(grid: Grid, points: Callable[[], Sequence[Point]]) -> Subject[Argument, Exact]:
+    """Those of one list under one name together: a program may have as many layers as it is asked for."""
     return Subject(
         lambda m: m.arguments,
-        lambda each: (each.name,),
+        lambda each: (_OF_A_LIST.sub("[*]", each.name),),
         partial(_sum_law, grid, points, lambda each: each.bytes, ""),
         lambda law: (law.sum,),
     )

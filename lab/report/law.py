@@ -185,7 +185,7 @@ def value_text(law: Law, sizes: Mapping[str, int]) -> str:
         ]
     )
     shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
-    whole = "" if found["is_whole"] else "; at least: some transfers have no law"
+    whole = "" if found["is_whole"] else "; at least: some transfers have no law there"
     lines = [
         f"at {shown}: {exact(found['wire_bytes'])} wire bytes a step ({bytes_text(found['wire_bytes'])}{whole})",
         *(f"over {axes}: {exact(wire)} ({bytes_text(wire)})" for axes, wire in found["by_axes"].items()),

@@ -232,16 +232,21 @@ def test_a_size_that_the_program_does_not_use_is_noted():
     )
 
 
-def test_arguments_of_a_list_of_layers_have_a_law_together():
+@pytest.mark.parametrize("name", ["[0]['layers'][{}]['up']", "[0].layers[{}]", "[0][{}]['up']", "[0][{}]"])
+def test_arguments_of_a_list_of_layers_have_a_law_together(name):
     def program(sizes):
         one = measurement(sizes, gathers(sizes))
-        rows = Argument("x", 2 * sizes["embed"])
-        layers = tuple(replace(one.arguments[0], name=f"layers[{i}]") for i in range(sizes["layers"]))
+        rows = Argument("[1]", 2 * sizes["embed"])
+        layers = tuple(replace(one.arguments[0], name=name.format(i)) for i in range(sizes["layers"]))
         held = Memory(sum(each.bytes for each in (*layers, rows)), 0, 0, 0, None)
         return replace(one, arguments=(*layers, rows), memory=held)
 
     law = law_of(program)
     assert text(law.memory["arguments"]) == "4 * embed^2 * layers / fsdp + 2 * embed"
+    alone = name == "[0][{}]"
+    assert (
+        text(law.arguments[name.format(0 if alone else "*")]) == "4 * embed^2" + " * layers" * (not alone) + " / fsdp"
+    )
 
 
 def test_memory_that_a_last_check_refutes_is_no_part_of_the_law():
