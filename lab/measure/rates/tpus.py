@@ -108,11 +108,14 @@ def products(a_chip: Chip) -> dict[str, Products]:
 
 
 def memory(a_chip: Chip) -> Passes:
-    """The curve of 7x, at this chip's rate."""
+    """The curve of 7x, at this chip's rate; a launch takes as long on any, and smaller passes go at the rate of the
+    smallest that was measured."""
     shares = {key: reached.memory for key, reached in _REACHED.items()}
     share, own = shares.get(a_chip.key, _OTHERS.memory), chip("7x")
     slower = _device_bytes_per_s(own) * shares["7x"] / (_device_bytes_per_s(a_chip) * share)
-    points = tuple((2.0 * size, 2.0 * size / (rate * 1e9) * slower) for size, rate in COPIES_7X)
+    measured = [(2.0 * size, 2.0 * size / (rate * 1e9) - _LAUNCH_S) for size, rate in COPIES_7X]
+    smaller = [(measured[0][0] / part, measured[0][1] / part) for part in (256, 64, 16, 4)]
+    points = tuple((size, _LAUNCH_S + seconds * slower) for size, seconds in (*smaller, *measured))
     return Passes(points, 0.1 if a_chip.key in shares else _UNMEASURED, MEASURED if a_chip.key in shares else SHEET)
 
 

@@ -202,3 +202,18 @@ def test_every_rate_names_a_source_and_no_rate_is_above_the_data_sheet(key):
             assert rate.per_s * known.devices_per_chip <= known.flops_per_s[dtype].value, dtype
     size, seconds = rates.memory.points[-1]
     assert size / seconds * known.devices_per_chip <= known.memory_bytes_per_s.value
+
+
+@pytest.mark.parametrize("name", tpus.CLOCKS_HZ)
+def test_a_small_pass_of_a_tpu_takes_a_launch_and_a_byte_what_a_byte_of_a_large_one_takes_at_least(name):
+    curve = rates_of(name).memory.curve
+    assert curve.seconds(0) == pytest.approx(1.6e-6, rel=0.1)
+    large = (curve.seconds(2e10) - curve.seconds(1e10)) / 1e10
+    for size in (1 << 16, 1 << 18, 1 << 20):
+        assert large <= (curve.seconds(2 * size) - curve.seconds(size)) / size <= 2 * large
+
+
+def test_the_curve_of_a_tpus_passes_meets_what_was_measured():
+    curve = rates_of("7x").memory.curve
+    for size, gigabytes_per_s in tpus.COPIES_7X:
+        assert curve.seconds(2 * size) == pytest.approx(2 * size / gigabytes_per_s / 1e9)
