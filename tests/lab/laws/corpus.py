@@ -1,4 +1,4 @@
-"""Forty programs and their laws: layouts of the lab in two styles, the known cases, and what users write."""
+"""Forty programs and more: layouts of the lab in two styles, what the known cases do, and what users write."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _own(name: str, mesh: str, sizes: str) -> Question:
     return Question(f"{HERE}:{name}", (*axes.axes.names, *sizes.split(",")), axes, TARGET)
 
 
-OWN = (
+CASES = (
     _own("resharded", "data=2", "rows,columns"),
     _own("transform", "data=2", "batch,points"),
     _own("running_sum", "data=2", "rows,columns"),
@@ -30,17 +30,21 @@ OWN = (
     _own("shifted", "pipe=2", "ticks,batch,embed"),
     _own("routed", "expert=2", "tokens,embed,experts,slots"),
     _own("uneven", "tensor=2", "batch,heads,width"),
-    _own("transformer", "data=2,tensor=2", "layers,batch,embed,heads,mlp,vocab"),
     _own("vision", "data=2", "batch,pixels,channels"),
+)
+USERS = (
+    _own("transformer", "data=2,tensor=2", "layers,batch,embed,heads,mlp,vocab"),
     _own("typed", "data=2:explicit,tensor=2:explicit", "batch,embed,mlp"),
     _own("configured", "fsdp=2", "layers,batch,embed"),
+    _own("two_towers", "data=2", "batch,embed,width"),
+    _own("adapters", "fsdp=2", "layers,batch,embed,rank"),
 )
 REFUSED = _own("until_small", "data=2", "rows,columns")
 # The partitioner gathers weights or sums activations, whichever is smaller.
 BY_RATIO = _own("unrolled", "fsdp=2", "batch,embed")
 ON_TPUS = tuple(
     replace(asked, target=parse_target("tpu:v5e:2x2"))
-    for asked in OWN
+    for asked in (*CASES, *USERS)
     if asked.source.rpartition(":")[2] in ("configured", "resharded", "shifted", "routed", "typed", "transformer")
 )
 SIZES = {"batch": 32, "length": 64, "embed": 128, "kv_heads": 8, "head_dim": 16, "mlp": 192, "vocab": 256}

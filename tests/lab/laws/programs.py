@@ -252,3 +252,45 @@ CONFIG = Config()
 def configured(mesh, config=CONFIG):
     """The first program, by a configuration."""
     return build(mesh, layers=config.layers, batch=config.batch, embed=config.embed)
+
+
+def two_towers(mesh, *, batch=32, embed=64, width=96):
+    """A contrastive loss: every image against the texts of all devices, one matrix a tower, Adam's first moment."""
+
+    def loss(w, images, texts):
+        def tower(w, x):
+            y = jax.nn.gelu(x @ w)
+            return y / jnp.linalg.norm(y, axis=-1, keepdims=True)
+
+        ours, theirs = tower(w["image"], images), pin(tower(w["text"], texts), on(mesh))
+        scores = pin(ours @ theirs.T, on(mesh, "data", None))
+        return jnp.mean(
+            jax.nn.logsumexp(scores, axis=-1) - jnp.sum(ours * pin(theirs, on(mesh, "data", None)), axis=-1)
+        )
+
+    def step(w, moment, images, texts):
+        g = jax.grad(loss)(w, images, texts)
+        moment = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, moment, g)
+        return jax.tree.map(lambda w, m: w - 1e-3 * m, w, moment), moment
+
+    w = {name: shaped(mesh, (embed, width)) for name in ("image", "text")}
+    x = shaped(mesh, (batch, embed), "data", None)
+    kept = jax.tree.map(lambda leaf: leaf.sharding, w)
+    return jax.jit(step, out_shardings=(kept, kept)), (w, w, x, x)
+
+
+def adapters(mesh, *, layers=3, batch=16, embed=64, rank=8):
+    """Frozen matrices sharded over fsdp, gathered layer by layer, and trained adapters of low rank that all have."""
+
+    def loss(adapters, w, x):
+        def layer(x, of):
+            w, down, up = of
+            return pin(jnp.tanh(x @ pin(w, on(mesh)) + x @ down @ up), on(mesh, "fsdp", None)), None
+
+        y, _ = jax.lax.scan(layer, x, (w, *adapters))
+        return jnp.mean(y**2)
+
+    w = shaped(mesh, (layers, embed, embed), None, "fsdp", None)
+    low = shaped(mesh, (layers, embed, rank)), shaped(mesh, (layers, rank, embed))
+    trained = jax.tree.map(lambda leaf: leaf.sharding, low)
+    return jax.jit(jax.grad(loss), out_shardings=trained), (low, w, shaped(mesh, (batch, embed), "fsdp", None))

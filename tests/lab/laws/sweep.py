@@ -1,39 +1,69 @@
-"""`python -m tests.lab.laws.sweep [NAME...]`: the laws of the corpus, in a line each."""
+"""`python -m tests.lab.laws.sweep [NAME...]`: the laws of the corpus as the table of docs/laws.md, a row each as it is
+found."""
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 
 from lab.laws.law import Law
-from lab.laws.question import answered
+from lab.laws.question import Question, answered
 from lab.meshes.errors import UsageError
-from tests.lab.laws.corpus import BY_RATIO, EXPERIMENTS, OWN, REFUSED
+from tests.lab.laws.corpus import BY_RATIO, CASES, EXPERIMENTS, REFUSED, USERS
+
+HEAD = ("program", "style", "terms", "compiles", "held out", "under laws", "theory", "without a law")
 
 
 def main(names: Sequence[str]) -> None:
-    for asked in (*OWN, BY_RATIO, REFUSED, *EXPERIMENTS):
-        title = f"{asked.source.rpartition('/')[2]} {asked.style or ''}".strip()
-        if names and not any(name in title for name in names):
-            continue
-        start = time.perf_counter()
-        try:
-            said = told(answered(asked))
-        except UsageError as refusal:
-            said = f"refused: {refusal}"
-        print(f"{title}: {said} ({time.perf_counter() - start:.0f} s)", flush=True)
+    print(_row(HEAD), _row(["---", "---", *["--:"] * 4, "---", "---"]), sep="\n", flush=True)
+    for asked in (*EXPERIMENTS, *CASES, *USERS, BY_RATIO, REFUSED):
+        if not names or title(asked) in names or asked.source in names:
+            try:
+                cells = told(answered(asked))
+            except UsageError as refusal:
+                cells = ("", "", "", "", "", str(refusal))
+            print(_row((f"`{title(asked)}`", asked.style or "", *cells)), flush=True)
 
 
-def told(law: Law) -> str:
-    checks = [
-        f"{'equal' if check.is_equal else 'REFUTED'} {check.under_law / check.wire_bytes if check.wire_bytes else 1:.1%}"
-        for check in law.checks
-    ]
-    refused = [f"{each.what}: {each.reason} ({each.share:.1%})" for each in law.refused if each.kind]
-    settled = law.theory.settled if law.theory else ()
-    theory = [f"theory {one.verdict} {dict(one.terms)} {list(one.findings)}" for one in settled]
-    return "; ".join([f"{len(law.terms)} terms, {len(law.compiled)} compiles", *checks, *refused, *theory])
+def title(asked: Question) -> str:
+    return asked.source.rpartition(":")[2]
+
+
+def told(law: Law) -> tuple[str, ...]:
+    """What a row says of a law behind its program."""
+    equal = sum(check.is_equal for check in law.checks)
+    refused = dict.fromkeys(f"{each.what}: {each.reason}" for each in law.refused if each.kind)
+    return (
+        str(len(law.terms)),
+        str(len(law.compiled)),
+        f"{equal} of {len(law.checks)} equal",
+        f"{under_laws(law):.1%}".replace("%", " %"),
+        _beside(law),
+        "; ".join(refused),
+    )
+
+
+def under_laws(law: Law) -> float:
+    """Of the wire bytes of the held-out compile that has the least."""
+    return min((check.under_law / check.wire_bytes for check in law.checks if check.wire_bytes), default=1.0)
+
+
+def _beside(law: Law) -> str:
+    """How theory and law settle, and of how many terms; findings at any sizes."""
+    if law.theory is None:
+        return ""
+    ways = dict.fromkeys(
+        one.verdict
+        if one.findings
+        else f"{one.verdict} ({', '.join(f'{n} {s}' for s, n in sorted(one.terms.items()))})"
+        for one in law.theory.settled
+    )
+    findings = dict.fromkeys(finding for one in law.theory.settled for finding in one.findings)
+    return "; ".join([*ways, *findings])
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":
