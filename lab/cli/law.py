@@ -81,9 +81,9 @@ def law(
     html: Path | None,
     as_json: bool,
 ) -> int:
-    """Derive a program's exact formulas from a few small compiles.
+    """Derive exact formulas of communication, FLOPs and memory.
 
-    What it communicates, multiplies and holds: payload, executions and groups of each transfer, FLOPs and bytes of
+    From a few small compiles of a program: payload, executions and groups of each transfer, FLOPs and bytes of
     arguments as sums of monomials of the program's sizes and of the degrees of its mesh, with where they hold; each law
     is then held against four compiles that it was not derived from.
 

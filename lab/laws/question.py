@@ -16,7 +16,7 @@ from lab.laws.law import Law
 from lab.laws.pool import Pool, pool
 from lab.laws.theory import beside_theory
 from lab.laws.verify import verified
-from lab.meshes.axes import TypedAxes
+from lab.meshes.axes import PIPE, TypedAxes
 from lab.meshes.errors import UsageError, no_such
 from lab.meshes.platforms import Platform
 from lab.meshes.targets import Target, parse_target
@@ -25,6 +25,8 @@ MOST_DEVICES = 512
 """Of a held-out compile."""
 FEW_LAYERS = 4
 """What a program writes out one after the other is compiled a few times over at most."""
+PIPELINED_LAYERS = 24
+"""Two or more on each of 2, 3, 4, 6, 8 or 12 stages: XLA removes loops of one."""
 BY_DEFAULT = "cpu:8"
 
 
@@ -72,7 +74,10 @@ def _answered(question: Question, processes: Pool) -> Law:
     if not question.vary:
         raise UsageError(f"--vary is missing; name some of {', '.join(variables)}")
     given = {name for name, _ in question.settings}
-    first = {name: _first(name, variables[name], name in given or name in degrees) for name in question.vary}
+    first = {
+        name: _first(name, variables[name], name in given or name in degrees, PIPE in question.vary)
+        for name in question.vary
+    }
     for name, size in first.items():
         if size < 1:
             raise UsageError(f"{name}={size} cannot be varied; set a size from 1 on: --set {name}=2")
@@ -97,8 +102,10 @@ def _answered(question: Question, processes: Pool) -> Law:
     return beside_theory(law, experiment, with_settings(experiment.parameters, dict(family.settings)), start)
 
 
-def _first(name: str, default: int, is_given: bool) -> int:
-    return default if is_given or not ("layer" in name or "depth" in name) else min(default, FEW_LAYERS)
+def _first(name: str, default: int, is_given: bool, is_pipelined: bool) -> int:
+    if is_given or not ("layer" in name or "depth" in name):
+        return default
+    return PIPELINED_LAYERS if is_pipelined else min(default, FEW_LAYERS)
 
 
 def family_of(question: Question) -> Family:

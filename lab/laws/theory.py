@@ -130,8 +130,12 @@ def _settled(law: Law, predicted: Any, sizes: Mapping[str, int]) -> Settled:
         if term.status not in SETTLED and not is_refused:
             why = f" ({term.explanation})" if term.explanation else ""
             findings.append(f"{term.predicted.kind} over {'+'.join(axes)}, {term.predicted.scope}: {status}{why}")
+    # Theory's own may be one of those that the law lacks.
+    open_kinds = {(each.kind, frozenset(each.axes)) for each in law.refused} if statuses[NO_LAW] else set()
     findings += [
-        f"{t.kind} over {t.span}, {t.scope or t.origin or 'no name'}: unexplained" for t in settlement.unexplained
+        f"{t.kind} over {t.span}, {t.scope or t.origin or 'no name'}: unexplained"
+        for t in settlement.unexplained
+        if (t.kind, frozenset(t.axes or ())) not in open_kinds
     ]
     is_open = statuses[NO_LAW] > 0 and not findings
     return Settled(dict(sizes), INCOMPLETE if is_open else str(settlement.verdict), dict(statuses), tuple(findings))

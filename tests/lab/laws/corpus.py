@@ -56,6 +56,7 @@ LAYOUTS = {
     "ch17_sequence_parallel": "data=2,tensor=2",
     "ch17_ulysses": "data=2,context=2",
     "ch18_expert_parallel": "data=2,expert=2",
+    "ch18_fsdp_experts": "fsdp=2,expert=2",
     "ch20_zero1": "data=2",
     "ch20_zero2": "data=2",
     "ch20_zero3": "fsdp=2",
@@ -65,25 +66,23 @@ LAYOUTS = {
 ONE_STYLE = {
     "ch17_gathered_keys": "data=2,context=2",
     "ch17_ring_attention": "data=2,context=2",
+    "ch17_zigzag": "data=2,context=2",
 }
 
 
-def _layout(name: str, mesh: str, style: str) -> Question:
+PIPELINES = {
+    "ch16_pipeline": "data=2,pipe=2,tensor=2",
+    "ch24_3d": "data=2,pipe=2,tensor=2",
+}
+
+
+def _layout(name: str, mesh: str, style: str, *more: str) -> Question:
     axes = TypedAxes.parse(mesh)
-    return Question(name, (*axes.axes.names, *VARIED), axes, TARGET, style, SMALL)
+    return Question(name, (*axes.axes.names, *more, *VARIED), axes, TARGET, style, SMALL)
 
 
-# Two layers a stage at least: XLA removes loops of one.
-PIPELINE = Question(
-    "ch16_pipeline",
-    ("data", "pipe", "tensor", "accumulation", *VARIED),
-    TypedAxes.parse("data=2,pipe=2,tensor=2"),
-    parse_target("cpu:8"),
-    "explicit",
-    (*SMALL, ("layers", "24")),
-)
 EXPERIMENTS = (
     *(_layout(name, mesh, style) for name, mesh in LAYOUTS.items() for style in ("declared", "explicit")),
     *(_layout(name, mesh, "explicit") for name, mesh in ONE_STYLE.items()),
-    PIPELINE,
+    *(_layout(name, mesh, "explicit", "accumulation") for name, mesh in PIPELINES.items()),
 )

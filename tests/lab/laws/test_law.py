@@ -1,9 +1,12 @@
 """`lab law` of programs that are compiled."""
 
 import json
+import re
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import pytest
 
 from lab.core.ledger import Kind
@@ -11,11 +14,15 @@ from lab.laws import formula
 from lab.laws.evaluate import evaluate, wire_bytes
 from lab.laws.family import _taken as taken
 from lab.laws.family import sized
+from lab.laws.measurement import Refusal
 from lab.laws.question import Question, _answered
+from lab.meshes import plugins
 from lab.meshes.axes import TypedAxes
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 from tests.lab.cli.test_cli import assert_refused
+from tests.long_tests import long
+from tests.paths import ROOT
 
 SOURCE = "tests.lab.laws.programs:keeping"
 ASKED = ("law", SOURCE, "--mesh", "fsdp=2", "--target", "cpu:2", "--vary", "fsdp,layers,batch,embed")
@@ -47,6 +54,27 @@ def test_a_program_has_a_law_that_is_equal_where_it_was_never_compiled(lab, tmp_
     assert "never compiled before" in (tmp_path / "page.html").read_text()
     kept = list((tmp_path / "cache" / "laws").iterdir())
     assert len(kept) == len(law["compiled"]) + len(law["checks"])
+
+
+@long
+@pytest.mark.compiles
+@pytest.mark.skipif(not plugins.installed("gpu"), reason="the GPU plugin is not installed")
+@pytest.mark.skipif(
+    not jax.__version__.startswith("0.10."), reason="the page shows what the compiler of jax 0.10 gives"
+)
+def test_the_law_on_its_page_is_that_of_the_program_on_its_page(lab, tmp_path, monkeypatch):
+    page = (ROOT / "docs" / "laws.md").read_text()
+    name, program = re.search(r"```python\n# (\w+\.py)\n(.*?)```", page, re.DOTALL).groups()
+    # Lines of the program are origins of its transfers.
+    (tmp_path / name).write_text(f"# {name}\n{program}")
+    monkeypatch.chdir(tmp_path)
+    command, *shown = page.partition("```\n$ ")[2].partition("\n```")[0].splitlines()
+    answer = lab(*shlex.split(command)[1:])
+    assert answer.status == 0, answer.err
+    # How long it took is another each time, and so may be the line of a version.
+    assert [line for line in shown if " derived from " not in line] == [
+        line for line in answer.out.splitlines() if " derived from " not in line
+    ]
 
 
 def law_of_the_mean(devices):
@@ -122,3 +150,18 @@ def test_shares_of_payloads_on_wires_are_those_that_the_evaluator_takes():
             words = formula.share(kind, network_kind)
             share = eval(words.replace(" (", " * (").strip(), {"P": 6})
             assert share == float(wire_bytes(kind, network_kind, 1, 6)), words
+
+
+def test_a_law_along_stages_begins_with_layers_for_many_of_them():
+    for vary, layers in ((("data", "pipe", "layers"), 24), (("data", "layers"), 4)):
+        asked = []
+
+        def refused(sizes, asked=asked):
+            asked.extend(sizes)
+            return [Refusal("no") for _ in sizes]
+
+        given = {"layers": 8, "accumulation": 8}
+        processes = SimpleNamespace(sizes=lambda _: given, compiler=str, measure=lambda _: refused)
+        with pytest.raises(UsageError, match="refused at the first sizes"):
+            _answered(Question("ch16_pipeline", vary), processes)
+        assert asked[0]["layers"] == layers
