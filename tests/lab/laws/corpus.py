@@ -56,7 +56,6 @@ LAYOUTS = {
     "ch17_sequence_parallel": "data=2,tensor=2",
     "ch17_ulysses": "data=2,context=2",
     "ch18_expert_parallel": "data=2,expert=2",
-    "ch18_fsdp_experts": "fsdp=2,expert=2",
     "ch20_zero1": "data=2",
     "ch20_zero2": "data=2",
     "ch20_zero3": "fsdp=2",
@@ -66,13 +65,11 @@ LAYOUTS = {
 ONE_STYLE = {
     "ch17_gathered_keys": "data=2,context=2",
     "ch17_ring_attention": "data=2,context=2",
-    "ch17_zigzag": "data=2,context=2",
 }
 
 
 PIPELINES = {
     "ch16_pipeline": "data=2,pipe=2,tensor=2",
-    "ch24_3d": "data=2,pipe=2,tensor=2",
 }
 
 
