@@ -9,6 +9,8 @@ from lab.core.units import bytes_text, count, seconds_text, share_text
 from lab.frontier.frontier import Frontier, Refusal, Row, certainty, how
 from lab.frontier.intervention import text
 from lab.frontier.outcome import Outcome
+from lab.meshes.platforms import Platform
+from lab.meshes.targets import parse_target
 from lab.report.fitted import Column
 from lab.report.tables import columns_text
 
@@ -144,6 +146,8 @@ def notes(found: Frontier) -> Iterator[str]:
         yield "note: bytes sent are lower bounds: the text does not tell how often some transfers run"
     if any(row.outcome.upper_bound for row in found.rows if row.outcome):
         yield "note: bytes sent are the most there may be: data decide how many a ragged exchange sends"
+    if parse_target(found.target).platform is Platform.CPU:
+        yield "note: XLA reports no peak on CPUs: arguments, results and temporaries together stand in its place"
     if found.asked.seconds is None:
         yield "note: no seconds: the target has no chip with rates, or the text does not tell how often a loop runs"
     elif not found.asked.is_known:

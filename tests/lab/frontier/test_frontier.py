@@ -207,6 +207,12 @@ def test_bytes_that_are_bounds_are_called_so(bounds, told):
     assert {name for name in asked if name.endswith("_bound")} == set(bounds) and not set(bounds) & set(other)
 
 
+@pytest.mark.parametrize("target", ["gpu:h100:2x8", "cpu:8"])
+def test_of_cpus_it_is_told_that_no_peak_of_theirs_is_known(target):
+    told = "XLA reports no peak on CPUs" in frontier_text(replace(frontier(outcome(10.0, 900)), target=target))
+    assert told is (target == "cpu:8")
+
+
 def test_bytes_and_waits_of_a_pick_stand_before_those_of_the_step_as_it_is():
     def waits(one: Outcome, seconds: float) -> Outcome:
         return replace(one, seconds=replace(known(one.seconds), exposed=seconds))
