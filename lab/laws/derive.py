@@ -397,7 +397,8 @@ def _where(grains: Sequence[Grain]) -> tuple[Condition, ...]:
 
 def _divides(dim: Polynomial, parts: Polynomial) -> str:
     left, right = (
-        text if text.isidentifier() or text.isdecimal() else f"({text})" for text in map(formula.text, (dim, parts))
+        text if text.replace(".", "").isidentifier() or text.isdecimal() else f"({text})"
+        for text in map(formula.text, (dim, parts))
     )
     return f"{left} % {right} == 0"
 

@@ -50,7 +50,7 @@ class Built(NamedTuple):
 class Family:
     """Attributes:
     source: an experiment's name, or `file.py:build` where `build(mesh, ...)` takes sizes: keywords with whole numbers
-      as defaults, or an object with whole numbers as a default, such as a dataclass.
+      as defaults, or an object with whole numbers as a default, such as a dataclass, with others in it.
     mesh: its axes, in the order of `mesh.devices`; degrees that are not asked for otherwise.
     target: the devices; how many there are follows from the mesh.
     style: of an experiment.
@@ -163,8 +163,15 @@ def _is_size(found: object) -> bool:
 
 
 def _sizes_in(config: Any) -> dict[str, int]:
+    """By their names, those of a dataclass within as `model.embed`."""
     names = [each.name for each in fields(config)] if is_dataclass(config) else list(getattr(config, "__dict__", ()))
-    return {name: getattr(config, name) for name in names if _is_size(getattr(config, name))}
+    found = {}
+    for name in names:
+        if _is_size(one := getattr(config, name)):
+            found[name] = one
+        elif is_dataclass(one) and not isinstance(one, type):
+            found |= {f"{name}.{inner}": size for inner, size in _sizes_in(one).items()}
+    return found
 
 
 def _taken(source: str, build: Callable[..., Any]) -> dict[str, Any]:
@@ -192,11 +199,15 @@ def _with_sizes(build: Callable[..., Any], source: str, sizes: Mapping[str, int]
 
 
 def _changed(config: Any, sizes: Mapping[str, int]) -> Any:
+    changed: dict[str, Any] = {name: size for name, size in sizes.items() if "." not in name}
+    for within in dict.fromkeys(name.partition(".")[0] for name in sizes if "." in name):
+        inner = {name.partition(".")[2]: size for name, size in sizes.items() if name.startswith(f"{within}.")}
+        changed[within] = _changed(getattr(config, within), inner)
     if is_dataclass(config) and not isinstance(config, type):
-        return replace(config, **sizes)
+        return replace(config, **changed)
     other = copy.copy(config)
-    for name, size in sizes.items():
-        setattr(other, name, size)
+    for name, value in changed.items():
+        setattr(other, name, value)
     return other
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +13,8 @@ import pytest
 from lab.core.ledger import Kind
 from lab.laws import formula
 from lab.laws.evaluate import evaluate, wire_bytes
+from lab.laws.family import _changed as changed
+from lab.laws.family import _sizes_in as sizes_in
 from lab.laws.family import _taken as taken
 from lab.laws.family import sized
 from lab.laws.measurement import Refusal
@@ -99,6 +102,21 @@ def test_what_no_law_will_tell_is_refused_before_it_is_derived(lab):
     assert_refused(lab(*ASKED, "--chip", "h100"), "add --scale NAME")
     answer = lab("law", "nothere.json")
     assert answer.status == 2 and answer.err.count("nothere.json") == answer.err.count("expected") == 1, answer.err
+
+
+def test_sizes_of_a_dataclass_within_another_have_names_with_a_point():
+    @dataclass(frozen=True)
+    class Model:
+        layers: int = 2
+        embed: int = 64
+
+    @dataclass(frozen=True)
+    class Training:
+        model: Model = field(default_factory=Model)
+        batch: int = 16
+
+    assert sizes_in(Training()) == {"model.layers": 2, "model.embed": 64, "batch": 16}
+    assert changed(Training(), {"model.embed": 96, "batch": 8}) == Training(Model(2, 96), 8)
 
 
 def test_a_builder_without_sizes_has_a_law_in_degrees():
