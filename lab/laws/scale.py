@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 
-from lab.laws.evaluate import wire_bytes
+from lab.core import codec
+from lab.laws.evaluate import OutsideLaw, check, wire_bytes
 from lab.laws.law import Law, Term
 from lab.laws.polynomial import value
 from lab.laws.verify import full_text
@@ -70,7 +71,12 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Scale:
-    """A law along one variable; `no_crossing` is why there is no crossing to tell of."""
+    """A law along one variable.
+
+    Attributes:
+      no_crossing: why there is no crossing to tell of.
+      outside: why the law says nothing of the first of these sizes of which it does not, as formulas go on there.
+    """
 
     variable: str
     sizes: Mapping[str, int]
@@ -78,6 +84,7 @@ class Scale:
     winners: tuple[Winner, ...]
     crossing: Crossing | None
     no_crossing: str = ""
+    outside: str = ""
 
 
 def scaled(law: Law, name: str, sizes: Mapping[str, int], chip: str | None = None) -> Scale:
@@ -112,7 +119,17 @@ def scaled(law: Law, name: str, sizes: Mapping[str, int], chip: str | None = Non
             winners.append(Winner(times, most.what, most.wire_bytes[place] / whole, alike - 1))
     crossing = _crossing(law, variable, sizes, chip)
     found, why = (None, crossing) if isinstance(crossing, str) else (crossing, "")
-    return Scale(variable, dict(sizes), growths, tuple(winners), found, why)
+    outside = next(filter(None, (_outside(law, at(n)) for n in TIMES)), "")
+    return Scale(variable, dict(sizes), growths, tuple(winners), found, why, outside)
+
+
+def _outside(law: Law, sizes: Mapping[str, int]) -> str:
+    """Why the law says nothing of these sizes."""
+    try:
+        check(codec.to_json(law), sizes)
+    except OutsideLaw as why:
+        return str(why)
+    return ""
 
 
 def _does(term: Term, variable: str) -> tuple[str, int]:

@@ -102,9 +102,7 @@ def _axes(law: Law) -> list[Column]:
     ]
     return [
         Column("over", tuple(axes for axes, _, _ in rows)),
-        Column(
-            "wire bytes, P devices a group", tuple(f"{share} of" if share != "1" else "all of" for _, share, _ in rows)
-        ),
+        Column("wire bytes, groups of P", tuple(f"{share} of" if share != "1" else "all of" for _, share, _ in rows)),
         Column("payload a step [B]", tuple(text for _, _, text in rows)),
     ]
 
@@ -228,6 +226,8 @@ def scale_lines(scale: Scale) -> list[str]:
         + (f", and {count(w.others, 'other term')} as much" if w.others else "")
         for w in scale.winners
     ]
+    if scale.outside:
+        lines.append(f"formulas alone where the law says nothing: {scale.outside}")
     crossing = scale.crossing
     if crossing is None:
         return [*lines, f"where communication passes the products is not told: {scale.no_crossing}"]

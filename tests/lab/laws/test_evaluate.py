@@ -116,6 +116,8 @@ def test_growth_is_told_by_term(law):
     (growth,) = scale.growths
     assert (scale.variable, growth.does, growth.power) == ("fsdp", "stays", 0)
     assert scaled(law, "layers", SIZES).growths[0].does == "grows"
+    assert scale.outside == "embed % fsdp == 0 does not hold: 4096 does not divide into 160"
+    assert scaled(law, "layers", SIZES).outside == ""
     of_layers = replace(law, variables=law.variables[1:])
     with pytest.raises(UsageError, match="devices: the law is in no degree of the mesh; known are layers, embed"):
         scaled(of_layers, "devices", SIZES)
