@@ -121,12 +121,14 @@ def _missing(law: Law, term: Term) -> str:
 
 
 def _refused(before: Law, after: Law) -> Iterator[FormulaDifference]:
-    """Transfers that one of the two has no law of."""
-    old, new = ({each.what: each for each in law.refused if each.kind} for law in (before, after))
-    for what in dict.fromkeys((*old, *new)):
-        if (what in old) != (what in new):
-            was, now = (f"{NO_LAW}: {of[what].reason}" if what in of else "" for of in (old, new))
-            yield FormulaDifference(what, "law", was, now)
+    """Transfers that one of the two has no law of; another name of the same is none."""
+    old, new = (
+        {(each.kind, each.axes, each.reason): each for each in law.refused if each.kind} for law in (before, after)
+    )
+    for key in dict.fromkeys((*old, *new)):
+        if (key in old) != (key in new):
+            was, now = (f"{NO_LAW}: {of[key].reason}" if key in of else "" for of in (old, new))
+            yield FormulaDifference((old | new)[key].what, "law", was, now)
 
 
 def _flops(before: Law, after: Law) -> Iterator[FormulaDifference]:

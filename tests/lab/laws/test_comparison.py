@@ -88,3 +88,5 @@ def test_a_transfer_without_a_law_is_not_taken_for_one_that_is_gone():
         ("transfer", "layers x, 2 * embed^2 * layers B a step", "no law"),
         ("law", "", "no law: why"),
     ]
+    renamed = replace(refused, refused=(replace(refused.refused[0], what="all_gather over fsdp, mlp"),))
+    assert Comparison.of(refused, renamed).differences == ()
