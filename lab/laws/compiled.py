@@ -59,7 +59,7 @@ def measured(stage: Stage, family: Family, sizes: Mapping[str, int]) -> Measurem
         asked = splits.asked(program.args, traced.jaxpr if traced is not None else None)
         result = replace(_of(found, program.args, lowered), splits=asked, seconds=time.perf_counter() - began)
     except (UsageError, NotApplicable) as refusal:
-        return Refusal(str(refusal))
+        return Refusal(str(refusal), tuple(getattr(refusal, "__notes__", ())))
     with suppress(OSError):
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_whole(kept, codec.to_text(result))

@@ -35,7 +35,6 @@ from lab.laws.transfers import (
     transfers,
 )
 from lab.meshes.axes import Axes
-from lab.meshes.errors import UsageError
 
 Measure = Callable[[Sequence[Mapping[str, int]]], Sequence[Measurement | Refusal]]
 """Measures a program at several assignments of sizes."""
@@ -154,7 +153,10 @@ def derived(
     found = search.measured[search.first]
     if isinstance(found, Refusal):
         shown = ", ".join(f"{name}={size}" for name, size in start.sizes.items())
-        raise UsageError(f"{about.source} is refused at the first sizes ({shown}): {found.reason}; set others by --set")
+        raise found.of(
+            f"{about.source} is refused at the first sizes ({shown}): {found.reason}; "
+            "set others by --set, or another mesh by --mesh"
+        )
     _change_each(about, search)
     while True:
         grid = search.grid()
@@ -183,7 +185,7 @@ def _change_each(about: About, search: _Search) -> None:
             values = search.values(i)
             if len(values) < 2:
                 refusals = [f for f in search.measured.values() if isinstance(f, Refusal)]
-                raise UsageError(
+                raise refusals[-1].of(
                     f"{name} cannot be varied: {about.source} is refused at every other value ({refusals[-1].reason}); "
                     "leave it out of --vary, or set another first value by --set"
                 )

@@ -10,6 +10,7 @@ from lab.core.ledger import Kind, Ledger, Memory, Phase
 from lab.diagnosis.program import Program
 from lab.hlo.names import phase, scope
 from lab.hlo.shapes import arrays
+from lab.meshes.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -99,9 +100,21 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a program does not build or compile at a size."""
+    """Why a program does not build or compile at a size.
+
+    Attributes:
+      notes: of the error; frames of the user's own files, where they raised it.
+    """
 
     reason: str
+    notes: tuple[str, ...] = ()
+
+    def of(self, said: str) -> UsageError:
+        """An error that says so, with its notes."""
+        error = UsageError(said)
+        for note in self.notes:
+            error.add_note(note)
+        return error
 
 
 def sites(ledger: Ledger) -> Iterator[Site]:

@@ -126,6 +126,8 @@ def family_of(question: Question) -> Family:
         if style not in (known := experiment.styles + experiment.more_styles):
             raise no_such("style", style, known)
         mesh = mesh or TypedAxes(experiment.axes(target))
+    elif style is not None:
+        raise UsageError(f"--style {style}: {question.source} is a program; an experiment of lab list has styles")
     elif mesh is None:
         raise UsageError("a program needs a mesh; name its axes in the order of mesh.devices: --mesh data=2,tensor=2")
     set_here = dict(question.settings)

@@ -373,6 +373,9 @@ def test_sizes_that_the_program_refuses_are_left_out():
 def test_a_program_that_is_refused_at_first_says_why():
     with pytest.raises(UsageError, match=r"refused at the first sizes \(fsdp=2, layers=4, embed=64\): no"):
         law_of(lambda sizes: Refusal("no"))
+    with pytest.raises(UsageError) as raised:
+        law_of(lambda sizes: Refusal("no", ("File step.py, line 7",)))
+    assert raised.value.__notes__ == ["File step.py, line 7"]
     with pytest.raises(UsageError, match="embed cannot be varied"):
         law_of(lambda sizes: measurement(sizes, gathers(sizes)) if sizes["embed"] == 64 else Refusal("64 alone"))
 

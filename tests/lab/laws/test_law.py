@@ -90,6 +90,7 @@ def test_what_cannot_be_varied_is_refused(lab):
     assert_refused(lab(*ASKED, "--set", "fsdp=x"), "fsdp=x: expected a whole number")
     assert_refused(lab(*ASKED[:-2]), "--vary is missing", "fsdp, layers, batch, embed")
     assert_refused(lab("law", SOURCE, "--vary", "layers"), "a program needs a mesh")
+    assert_refused(lab(*ASKED, "--style", "declared"), "--style declared", "is a program")
     file = str(Path(__file__).parent / "programs.py")
     assert_refused(lab("law", file, *ASKED[2:]), f"{file} is a file", "build, keeping")
     assert_refused(lab(*ASKED[:-4], "--target", "attached", "--vary", "layers"), "expected a cpu:, gpu: or tpu:")
