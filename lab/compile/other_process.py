@@ -133,16 +133,23 @@ def called_here(stage: Stage, function: Callable[Concatenate[Stage, P], T], *arg
 
 @dataclass(frozen=True)
 class _Running:
-    """Attributes: alive: a pipe that nobody reads or writes; it is closed when this process ends, however it does."""
+    """One process that answers.
+
+    Attributes:
+      alive: a pipe that nobody reads or writes; it is closed when this process ends, however it does.
+      folder: of temporary files of forks, which may be ended before they remove them.
+    """
 
     process: subprocess.Popen[bytes]
     connection: Connection
     alive: int
+    folder: tempfile.TemporaryDirectory[str]
 
 
 def _started(python: Python, before_forks: Callable[[], None] | None) -> _Running:
     ours, theirs = Pipe()
     watched, alive = os.pipe()
+    folder = tempfile.TemporaryDirectory(prefix="lab-", ignore_cleanup_errors=True)
     with theirs:
         forks = before_forks is not None
         serve_them = SERVE.format(prelude=python.prelude, answers=theirs.fileno(), alive=watched, forks=forks)
@@ -152,11 +159,12 @@ def _started(python: Python, before_forks: Callable[[], None] | None) -> _Runnin
             stdout=2,
             pass_fds=(theirs.fileno(), watched),
             process_group=0,
+            env=os.environ | ({"TMPDIR": folder.name} if forks else {}),
         )
     os.close(watched)
     if before_forks is not None:
         ours.send_bytes(pickle.dumps(before_forks))
-    return _Running(process, ours, alive)
+    return _Running(process, ours, alive, folder)
 
 
 def _answer(running: _Running, request: bytes, stage: Stage) -> Any:
@@ -209,6 +217,7 @@ def _end(running: _Running) -> None:
     with suppress(ProcessLookupError):
         os.killpg(running.process.pid, signal.SIGKILL)
     running.process.wait()
+    running.folder.cleanup()
 
 
 class _Stack(Exception):
@@ -256,7 +265,7 @@ def _answer_here(connection: Connection, request: bytes) -> None:
 def _answer_in_fork(connection: Connection, request: bytes) -> None:
     """Ends this process as the fork was ended, if it did not answer. What it leaves in the folder of temporary files
     goes with it: it ends in the middle of what XLA does."""
-    with tempfile.TemporaryDirectory(prefix="lab-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         child = os.fork()
         if not child:
             os.environ["TMPDIR"] = tempfile.tempdir = folder

@@ -2,6 +2,10 @@
 
 import os
 import signal
+import tempfile
+import time
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
@@ -30,9 +34,13 @@ def refuse(_) -> None:
 
 
 def folder(_) -> str:
-    from tempfile import mkdtemp
+    return tempfile.mkdtemp()
 
-    return mkdtemp()
+
+def sleep_in_a_folder(stage) -> None:
+    Path(tempfile.mkdtemp(), "part").write_text("of a file")
+    with stage("sleeping"):
+        time.sleep(60)
 
 
 @pytest.mark.slow
@@ -52,3 +60,18 @@ def test_forks_find_what_was_begun_before_them_and_not_what_another_did():
 def test_several_processes_give_what_each_value_comes_to_in_its_order():
     with several_processes(before_forks=begin) as each:
         assert each(lambda call, value: call(exchange, value), ["a", "b", "c"]) == ["begun"] * 3
+
+
+@pytest.mark.slow
+def test_an_interrupt_leaves_no_temporary_files_of_a_fork(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def interrupted(name: str):
+        if name == "sleeping":
+            assert [*tmp_path.rglob("part")]
+            raise KeyboardInterrupt
+        return nullcontext()
+
+    with pytest.raises(KeyboardInterrupt), other_process(interrupted, before_forks=begin) as call:
+        call(sleep_in_a_folder)
+    assert [*tmp_path.iterdir()] == []
