@@ -52,9 +52,13 @@ def gathered_for_slice(program: Program) -> Iterator[Finding]:
             "jax.shard_map"
         )
         yield program.finding("gathered_for_slice", sentence, advice, *rolls)
-    for sites in together(
-        program, lambda site: site not in rolls and site.kind == "all_gather" and _is_part(program, site)
-    ):
+
+    def is_for_part(site: Site) -> bool:
+        if site in rolls or site.kind != "all_gather":
+            return False
+        return _is_part(program, site) or bool(_is_added_to(program, site) and _summed_before(program, site))
+
+    for sites in together(program, is_for_part):
         gather = sites[0]
         if summed := _summed_before(program, gather):
             yield _table_summed_twice(program, gather, summed)
@@ -105,7 +109,9 @@ def _summed_before(program: Program, gather: Site) -> list[Site]:
     """The reduction whose parts are gathered again for a lookup's gradient to be added to them: of a table with two
     uses, such as a tied one. The messages of a ring, where XLA sums so while it multiplies."""
     operand = program.moving(gather)
-    if gather.phase != Phase.BACKWARD or not gather.primitive.startswith("scatter") or operand is None:
+    if gather.phase != Phase.BACKWARD or operand is None:
+        return []
+    if not (gather.primitive.startswith("scatter") or _is_added_to(program, gather)):
         return []
     parts = _made_of(program, operand, _SHIFTS)
     scatters = [s for s in program.sites if s.kind == Kind.REDUCE_SCATTER and _name(s.place) in parts]
@@ -113,6 +119,11 @@ def _summed_before(program: Program, gather: Site) -> list[Site]:
         return scatters[:1]
     ring = _made_of(program, operand, _ADDS_UP)
     return [s for s in program.inserted if s.kind == Kind.COLLECTIVE_PERMUTE and _name(s.place) in ring]
+
+
+def _is_added_to(program: Program, gather: Site) -> bool:
+    """A scatter adds to what is gathered; compilers may name the gather after what made its operand."""
+    return any(use.opcode == "scatter" and use.number == 0 for use in program.uses(gather, ELEMENTWISE))
 
 
 def _name(place: Place) -> tuple[str, str]:
